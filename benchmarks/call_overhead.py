@@ -6,9 +6,9 @@
 Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
 ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module
-of each, and ``torch.matmul`` with ``out=``. They alternate in blocks of calls that are
-queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last call's
-return.
+of each, and ``torch.matmul`` with ``out=``. They take turns, in an order drawn anew for every round, in blocks of calls
+that are queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last
+call's return.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -27,6 +28,7 @@ from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Range
+from tirgemm.rounds import FixedRounds, alternate
 from tirgemm.timings import Timings
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import SetMember, Workbench
@@ -87,10 +89,11 @@ def main() -> int:
         "out": torch.empty(gemm.m_max, gemm.n, dtype=dtype, device=place),
     }
     synchronise = torch.cuda.synchronize if device.kind == "cuda" else _nothing
-    samples = alternate({way: Timer(call, globals=names) for way, call in WAYS.items()}, synchronise)
+    blocks = {way: partial(block_of, Timer(call, globals=names), synchronise) for way, call in WAYS.items()}
+    samples = alternate(blocks, FixedRounds(BLOCKS + 1))
     about = environment(device, Path(__file__).parents[1], options.commit)
     origin = measured_at(about, binary.source_sha256)
-    rows: list[dict[str, Any]] = [row(name, us) | origin for name, us in samples.items()]
+    rows: list[dict[str, Any]] = [row(name, us[1:]) | origin for name, us in samples.items()]
     document = {
         "format": 1,
         "suite": "calls",
@@ -123,16 +126,10 @@ def _nothing() -> None:
     """A CPU's calls have ended when they return."""
 
 
-def alternate(ways: dict[str, Timer], synchronise: Callable[[], None]) -> dict[str, list[float]]:
-    """Samples in microseconds a call, by way; the first round of each is not kept."""
-    samples: dict[str, list[float]] = {way: [] for way in ways}
-    for block in range(BLOCKS + 1):
-        for way, timer in ways.items():
-            synchronise()
-            took = timer.timeit(BLOCK)
-            if block:
-                samples[way].append(round(1e6 * took / BLOCK, 4))
-    return samples
+def block_of(timer: Timer, synchronise: Callable[[], None]) -> list[float]:
+    """Microseconds a call of one block of calls."""
+    synchronise()
+    return [round(1e6 * timer.timeit(BLOCK) / BLOCK, 4)]
 
 
 def row(name: str, us: list[float]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     paths = options.files or [*tracked(HERE / "results"), *tracked(shipped.FOLDER)]
     history = History(HERE.parent)
-    wrong = [f"{path}: {sentence}" for path in paths for sentence in problems(path, history=history, every=options.all)]
+    wrong = [f"{path}: {sentence}" for path in paths for sentence in faults(path, history=history, every=options.all)]
     print("\n".join(wrong) if wrong else f"{len(paths)} results files are right")
     if history.unknown:
         print(f"commits are not checked: {history.unknown}")
@@ -85,7 +85,7 @@ def tracked(results: Path) -> list[Path]:
     return sorted([*results.rglob("*.json"), *results.rglob("*.json.gz"), *results.rglob("*.jsonl.gz")])
 
 
-def problems(
+def faults(
     path: Path, suites: Path = HERE / "suites", *, history: History | None = None, every: bool = False
 ) -> list[str]:
     """Every sentence that is wrong about one results file; ``every`` kernel of evidence is lowered again, or a few."""
@@ -95,22 +95,22 @@ def problems(
             return _records(path)
         document = load(path)
         if document.get("format") == evidence.FORMAT:
-            return [*_evidence_head(path, document), *evidence.problems(document), *_evidence(document, history, every)]
+            return [*_evidence_head(path, document), *evidence.faults(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
         for kind in (models, service_speed, many_devices, proofs_file, mma_ceiling):
             if document["suite"] == kind.SUITE:
-                return [*_environment(document), *kind.problems(document), *_origins(document["rows"], history)]
+                return [*_environment(document), *kind.faults(document), *_origins(document["rows"], history)]
         if document["suite"] == timelines.SUITE:
-            faults = [*_environment(document | {"rows": []}), *timelines.problems(document)]
-            return [*faults, *_origins([timelines.origin(document)], history)]
+            sentences = [*_environment(document | {"rows": []}), *timelines.faults(document)]
+            return [*sentences, *_origins([timelines.origin(document)], history)]
         if document["suite"] == "counters":
-            return [*counted.problems(document), *_origins(document["cases"], history)]
+            return [*counted.faults(document), *_origins(document["cases"], history)]
         replayed = {"proposal_sources": _sources, "zero_shot_folds": _folds, "effort_replay": _replays}
         if document["suite"] in replayed:
             origin = document["environment"] | {"at": document["environment"]["date"], "status": "replayed"}
-            faults = [*_environment(document), *_origins([origin], history)]
-            return [*faults, *replayed[document["suite"]](document)]
+            sentences = [*_environment(document), *_origins([origin], history)]
+            return [*sentences, *replayed[document["suite"]](document)]
         if document["format"] != FORMAT:
             return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
         suite = held_out(document["suite"]) or Suite.read(suites / f"{document['suite']}.json")

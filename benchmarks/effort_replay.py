@@ -33,7 +33,7 @@ from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.ranking_training import problem_rows, train
 from tirgemm.tuning.search import search as search_module
-from tirgemm.tuning.search.expected_gain import faded, gains, improvement, spread
+from tirgemm.tuning.search.expected_gain import decayed_gain, gains, improvement, spread
 from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning.search_loop import BATCH
@@ -87,7 +87,7 @@ def replayed(case: SearchedSpace) -> dict[str, Any]:
                 "tried": len(times),
                 "over_optimum": round(min(times) / case.space.optimum_us, 5),
                 "model": round(math.expm1(improvement(speeds, spread(model.errors()))), 6),
-                "history": round(math.expm1(faded(gains(times))), 6),
+                "history": round(math.expm1(decayed_gain(gains(times))), 6),
             }
         )
     return {"gemm": str(gemm), "points": len(case.space.times), "batches": batches} | {

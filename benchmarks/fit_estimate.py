@@ -28,7 +28,7 @@ from tirgemm.families import wgmma
 from tirgemm.families.common.fit_file import FILE
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
 from tirgemm.families.wgmma.planning.plan import plan
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
@@ -49,7 +49,7 @@ class Measured:
     us: Array
 
 
-def measured(candidates: Sequence[Candidate], device: Device, regime: str) -> list[Measured]:
+def measured(candidates: Sequence[Candidate], device: Device, regime: Regime) -> list[Measured]:
     """The problems of records in one regime. Configs of knobs that the family no longer has are left out."""
     recorded: dict[Gemm, list[Candidate]] = {}
     for candidate in candidates:
@@ -72,7 +72,7 @@ def measured(candidates: Sequence[Candidate], device: Device, regime: str) -> li
     return problems
 
 
-def error(problems: Sequence[Measured], device: Device, regime: str, constants: WgmmaConstants) -> float:
+def error(problems: Sequence[Measured], device: Device, regime: Regime, constants: WgmmaConstants) -> float:
     """Mean |log(estimate / measured)|; a config that takes twice the best counts a sixteenth."""
     total = weights = 0.0
     for problem in problems:
@@ -83,7 +83,9 @@ def error(problems: Sequence[Measured], device: Device, regime: str, constants: 
     return total / weights
 
 
-def regret(problems: Sequence[Measured], device: Device, regime: str, constants: WgmmaConstants) -> tuple[float, float]:
+def regret(
+    problems: Sequence[Measured], device: Device, regime: Regime, constants: WgmmaConstants
+) -> tuple[float, float]:
     """Geometric mean and least, over problems, of the best time over that of the best-estimated config."""
     shares = [
         problem.us.min() / problem.us[np.argmin(estimate_us(problem.cuts, problem.gemm, device, regime, constants))]
@@ -92,7 +94,7 @@ def regret(problems: Sequence[Measured], device: Device, regime: str, constants:
     return float(np.exp(np.mean(np.log(shares)))), float(min(shares))
 
 
-def fitted(problems: Sequence[Measured], device: Device, regime: str, rounds: int) -> WgmmaConstants:
+def fitted(problems: Sequence[Measured], device: Device, regime: Regime, rounds: int) -> WgmmaConstants:
     """Constants that make the error least, from the present ones on."""
     from scipy.optimize import minimize
 
@@ -140,7 +142,7 @@ def rounded(constants: WgmmaConstants) -> dict[str, float]:
 
 
 def write(
-    regime: str, constants: WgmmaConstants, device: Device, command: Sequence[str], path: Path = ESTIMATE
+    regime: Regime, constants: WgmmaConstants, device: Device, command: Sequence[str], path: Path = ESTIMATE
 ) -> None:
     """Replace a regime's constants in the family's file, with their provenance."""
     now = environment(device, ROOT)

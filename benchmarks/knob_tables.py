@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tirgemm.config import Config, Value
-from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning_db.shipped import file_of
@@ -60,7 +60,7 @@ def tables(candidates: Sequence[Candidate]) -> str:
     return "\n\n".join(parts)
 
 
-def times_of(candidates: Sequence[Candidate], regime: str) -> Iterable[tuple[Gemm, Times]]:
+def times_of(candidates: Sequence[Candidate], regime: Regime) -> Iterable[tuple[Gemm, Times]]:
     """Every shape with the microseconds of its configs that were right, where there are enough."""
     problems: dict[Gemm, list[Candidate]] = {}
     for candidate in candidates:

@@ -142,7 +142,7 @@ def best(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return by_kind
 
 
-def problems(document: dict[str, Any]) -> Iterator[str]:
+def faults(document: dict[str, Any]) -> Iterator[str]:
     """Every sentence that is wrong about a file of this script."""
     for entry in document["rows"]:
         again = row(*(entry[name] for name in ("kind", "warps", "regime", "turns", "samples_us", "flops")))

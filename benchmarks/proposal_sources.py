@@ -34,7 +34,7 @@ from tirgemm.families import Family, family_named
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.features import expected_us, features
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.ranking_training import problem_rows, train
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.records.comparable_times import comparable_times
@@ -92,7 +92,7 @@ class PoolFamily(RecordedFamily):
     def space(self, gemm: Gemm, device: Device) -> Space:
         return self.recorded.space if gemm == self.recorded.gemm else self.family.space(gemm, device)
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return self.family.predict_us(gemm, config, device, regime)
 
 
@@ -103,10 +103,10 @@ class RankedFamily(PoolFamily):
         super().__init__(pool.recorded, pool.family)
         self.order = sorted(expected_us, key=lambda config: expected_us[config])
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         return self.order[0]
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, **_: bool) -> list[Config]:
+    def shortlist(self, gemm: Gemm, device: Device, regime: Regime, count: int, **_: bool) -> list[Config]:
         return self.order[:count]
 
 

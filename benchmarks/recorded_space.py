@@ -113,10 +113,10 @@ class RecordedFamily:
     def rules(self) -> tuple[Rule, ...]:
         return (Rule("unrecorded", self._unrecorded),)
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         return self.recorded.default
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return self.recorded.rows[self.recorded.number(config)].predicted_us
 
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:

@@ -1,11 +1,24 @@
-"""Programs under a vendor tool, each in a process session of its own that can be ended at once."""
+"""Vendor tools that are installed, and programs under them, each in a process session of its own that can be ended at
+once."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+
+from tirgemm.errors import MissingExtra
+
+
+def installed_tool(name: str, folders: Sequence[str], package: str) -> str:
+    """The path of a tool on PATH or in one of ``folders``. Raises MissingExtra, which names the ``package`` to
+    install."""
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    if path is None:
+        raise MissingExtra(f"{name} is neither on PATH nor in {', '.join(folders)}: install {package}")
+    return path
 
 
 def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:

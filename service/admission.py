@@ -1,4 +1,4 @@
-"""Admission control for work that takes seconds: so many requests at it at once, so many in line, no more."""
+"""Admission control of slow requests: a concurrency limit and a bounded queue."""
 
 from __future__ import annotations
 

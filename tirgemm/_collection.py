@@ -1,4 +1,4 @@
-"""Garbage collection of a process of ours: rarely, for imports and kernels in the making leave little to collect.
+"""Settings of Python's garbage collector for processes that build kernels.
 
 Python looks for cycles of dead objects after every 700 new ones, at times among all that there are. While TVM is
 imported that is a third of the time, and none are dead.

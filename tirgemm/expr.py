@@ -91,10 +91,6 @@ def minimum(left: Dim, right: Dim) -> Dim:
     return make("min", left, right)
 
 
-def maximum(left: Dim, right: Dim) -> Dim:
-    return make("max", left, right)
-
-
 def evaluate(dim: Dim, m: int) -> int:
     """The value of ``dim`` for one m."""
     if isinstance(dim, int):

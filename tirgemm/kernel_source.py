@@ -83,6 +83,18 @@ class KernelSource(Protocol):
         ...
 
 
+class MakesInBackground:
+    """What sources have in common that make the kernels of a group in a thread of their own, by ``_make``."""
+
+    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
+        """As ``KernelSource`` says it."""
+        preparation = Preparation(tuple(gemms))
+        return run_in_background(preparation, lambda: self._make(preparation, device, policy, arrived), str)
+
+    def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:
+        raise NotImplementedError
+
+
 def run_in_background(
     preparation: Preparation, work: Callable[[], None], failed: Callable[[Exception], str]
 ) -> Preparation:

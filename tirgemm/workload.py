@@ -1,6 +1,7 @@
-"""The problem as one TensorIR PrimFunc: what MetaSchedule is given and what TensorIR families schedule.
+"""Reference GEMM as a TensorIR PrimFunc, and the epilogue and index helpers that families share.
 
-Nothing is padded and nothing is tiled. Parameters are the tensors in call order (``a, b[, c][, bias], d``), the scalars
+``workload`` is public API of families in other packages, which schedule it (docs/adding-a-family.md). Nothing of it is
+padded and nothing is tiled. Parameters are the tensors in call order (``a, b[, c][, bias], d``), the scalars
 (``alpha``, ``beta``) as float32, and ``m`` as an int32 where it is a range. Two blocks: ``gemm`` sums the products in
 the accumulator's dtype, ``epilogue`` computes ``act(alpha * acc + beta * c + bias)`` in fp32 and rounds once.
 """
@@ -92,7 +93,7 @@ def combine(
     return (activate or activation)(gemm.act, value)
 
 
-def later(_: str, value: Any) -> Any:
+def identity_activation(_: str, value: Any) -> Any:
     """Stands in for ``activation``: its formulas mention the value several times, so a kernel computes that first."""
     return value
 

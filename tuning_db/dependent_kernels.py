@@ -21,7 +21,7 @@ from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, Cancelled, TirgemmError, VerificationFailed
 from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.hardware import dependent_launch_refusal
-from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation, run_in_background
+from tirgemm.kernel_source import Arrived, KernelSource, MakesInBackground, Policy, Preparation
 from tirgemm.status import Role
 from tirgemm.timings import NotTimed, SelectionReason, Timings
 from tirgemm.tuning.build import dependent_launch
@@ -53,7 +53,7 @@ class _Certified:
     certificate: Certificate
 
 
-class DependentKernels:
+class DependentKernels(MakesInBackground):
     """A KernelSource of the kernels of ``inner``: the same configs, which wait at their entry and are launched while
     the kernel ahead of them ends.
 
@@ -79,12 +79,8 @@ class DependentKernels:
             return reason or None
         return self.inner.refusal(gemm, device, policy)
 
-    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
-        """Have ``inner`` make what it has not, and rebuild and certify each kernel as it comes."""
-        preparation = Preparation(tuple(gemms))
-        return run_in_background(preparation, lambda: self._make(preparation, device, policy, arrived), str)
-
     def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:
+        """Have ``inner`` make what it has not, and rebuild and certify each kernel as it comes."""
         plains: SimpleQueue[Kernel] = SimpleQueue()
         missing = [gemm for gemm in preparation.wanted if self._is_missing(gemm, device, policy, preparation, plains)]
         made = self.inner.prepare(missing, device, policy, plains.put) if missing else None

@@ -24,7 +24,7 @@ from tirgemm.errors import (
 )
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
-from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
+from tirgemm.kernel_source import Arrived, MakesInBackground, Policy, Preparation
 from tirgemm.tuning.default_set import default_parts, default_set
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.records import KernelRecord
@@ -42,7 +42,7 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 LOG = logging.getLogger("tirgemm.tuning_db")
 
 
-class LocalKernels:
+class LocalKernels(MakesInBackground):
     """A KernelSource on a data folder and its database, by default those of ``tirgemm.tune`` and ``tirgemm tune``.
 
     What it makes is built, certified, timed and stored there as a first answer of the service is, without a search; for
@@ -83,12 +83,8 @@ class LocalKernels:
                 return "no record of it was shipped for this device, driver and TVM"
         return device.only_named if not device.present else None
 
-    def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
-        """Build all of ``gemms`` side by side, then certify and store one after the other."""
-        preparation = Preparation(tuple(gemms))
-        return run_in_background(preparation, lambda: self._make(preparation, device, policy, arrived), str)
-
     def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:
+        """Build all that are wanted side by side, then certify and store one after the other."""
         able = []
         for gemm in preparation.wanted:
             known = self.lookup(gemm, device)

@@ -1,4 +1,4 @@
-"""Rows to values and back, and the small writes that several tables share."""
+"""Conversion between table rows and values, and writes that several tables share."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning import tuned_kernel
 from tirgemm.tuning.budget import Budget
-from tirgemm.tuning.process.interrupts import attended
+from tirgemm.tuning.process.interrupts import interruptible_tuning
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.tuned_kernel import TunedKernel, TuneRequest
 from tirgemm.tuning.tuning_task import Control
@@ -75,7 +75,7 @@ def tune(
     InvalidRequest, StoreError, Cancelled, KeyboardInterrupt.
     """
     named = os.environ.get("TIRGEMM_LOCK_DIR", "")
-    with attended(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
+    with interruptible_tuning(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
         if isinstance(store, _Default):
             url = os.environ.get("TIRGEMM_DB") or None
             store = stack.enter_context(data_folder.open_store(None, url))

@@ -76,7 +76,7 @@ class EvidenceFile:
             self.rows = {row["key"]: row for row in old["rows"]}
 
 
-def problems(document: dict[str, Any]) -> list[str]:
+def faults(document: dict[str, Any]) -> list[str]:
     """Every sentence that is wrong about a document: absent fields, a summary that its rows do not give, doubles."""
     absent = [name for name in HEAD if name not in document]
     if absent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -13,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from benchmarks.sessions import killed, started
-from tirgemm.errors import MissingExtra
+from benchmarks.sessions import installed_tool, killed, started
 from verification.evidence import ROOT
 from verification.sanitized_call import BEGIN, END
 
@@ -44,12 +42,7 @@ class SanitizerReport:
 
 def program() -> str:
     """The path of compute-sanitizer. Raises MissingExtra."""
-    path = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(_PLACES))
-    if path is None:
-        raise MissingExtra(
-            f"compute-sanitizer is neither on PATH nor in {', '.join(_PLACES)}: install the CUDA toolkit"
-        )
-    return path
+    return installed_tool("compute-sanitizer", _PLACES, "the CUDA toolkit")
 
 
 def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float) -> dict[str, SanitizerReport]:

@@ -1,4 +1,7 @@
-"""Small problems with the same generated code as a large one, for emulators. Pure."""
+"""Reduction of problem sizes that keeps the generated code.
+
+For emulators, to which large problems take hours. Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One CUDA source for all mutants, selected by a number at run time: an emulator compiles it once."""
+"""One CUDA source with a run-time switch between mutants.
+
+An emulator compiles it once for all mutants.
+"""
 
 from __future__ import annotations
 

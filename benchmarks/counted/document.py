@@ -90,7 +90,7 @@ def summary(document: Document) -> list[str]:
     return [*lines, f"{good} of {len(judged)} predictions right, over {reached} of {len(described)} cases"]
 
 
-def problems(document: Document) -> Iterator[str]:
+def faults(document: Document) -> Iterator[str]:
     """Every sentence that is wrong about a document: absent parts, too few kernels, judgements that do not follow."""
     absent = [name for name in _HEAD if name not in document]
     if absent:

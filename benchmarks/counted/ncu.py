@@ -6,15 +6,14 @@ import contextlib
 import csv
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sessions import killed, started
-from tirgemm.errors import MeasurementFailed, MissingExtra
+from benchmarks.sessions import installed_tool, killed, started
+from tirgemm.errors import MeasurementFailed
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
 _CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
@@ -35,10 +34,7 @@ class ProfiledLaunch:
 
 def program() -> str:
     """The path of ncu. Raises MissingExtra."""
-    program = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(_PLACES))
-    if program is None:
-        raise MissingExtra(f"ncu is neither on PATH nor in {', '.join(_PLACES)}: install Nsight Compute")
-    return program
+    return installed_tool("ncu", _PLACES, "Nsight Compute")
 
 
 def available(arch: str) -> frozenset[str]:

@@ -37,7 +37,7 @@ def figure_of(about: Mapping[str, Any]) -> str:
     return f"{about['jobs']} jobs on {count} device{'s' if count > 1 else ''}"
 
 
-def problems(document: Document) -> Iterator[str]:
+def faults(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice, runs without their devices, medians that are not those of runs."""
     yield from repeated(document["rows"], "figure")
     for row in document["rows"]:

@@ -50,7 +50,7 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     }
 
 
-def problems(document: Document) -> Iterator[str]:
+def faults(document: Document) -> Iterator[str]:
     """What is wrong: samples, doubles, results that lie too far from PyTorch's, a summary that is not that of the
     rows."""
     seen = set()

@@ -25,7 +25,7 @@ def row_of(figure: str, about: Mapping[str, Any], ours: Sequence[Turn], bare: Se
     return row | _medians(row)
 
 
-def problems(document: Document) -> Iterator[str]:
+def faults(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice, turns without a bare one, medians that are not those of turns."""
     yield from repeated(document["rows"], "figure")
     for row in document["rows"]:

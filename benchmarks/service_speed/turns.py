@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from benchmarks.service_speed.load import Turn, drive, request
 from benchmarks.service_speed.server import BARE
 from benchmarks.service_speed.stored_kernels import DEVICE
 from benchmarks.tables import figures_document
-from tirgemm import Gemm
+from tirgemm import Gemm, rounds
 from tirgemm.bench.results import environment, load, measured_at, write
 from tirgemm.detect import device as detect_device
 from verification.service.processes import server_process
@@ -61,13 +62,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace) -> Measured:
-    """Turns of ours and of the bare route, one after the other; the first of each is not kept."""
-    ours: list[Turn] = []
-    bare: list[Turn] = []
-    for turn in range(options.turns + 1):
-        ours.append(turn_of(turn))
-        bare.append(drive(port, [request("GET", BARE, {})], options.connections, options.seconds, seed=turn))
-    return ours[1:], bare[1:]
+    """Turns of ours and of the bare route, in an order drawn anew for every round; the first of each is not kept."""
+    bare = [request("GET", BARE, {})]
+    seeds, bare_seeds = itertools.count(), itertools.count()
+    blocks = {
+        "ours": lambda: [turn_of(next(seeds))],
+        "bare": lambda: [drive(port, bare, options.connections, options.seconds, seed=next(bare_seeds))],
+    }
+    turns = rounds.alternate(blocks, rounds.FixedRounds(1 + options.turns))
+    return turns["ours"][1:], turns["bare"][1:]
 
 
 def asked(port: int, requests: Sequence[bytes], options: argparse.Namespace) -> Measured:

@@ -8,10 +8,10 @@ from tirgemm.analysis.timeline.recording import SUITE, Recording
 from tirgemm.bench.results import Document
 from tirgemm.errors import InvalidRequest
 
-__all__ = ["SUITE", "origin", "problems"]
+__all__ = ["SUITE", "faults", "origin"]
 
 
-def problems(document: Document) -> Iterator[str]:
+def faults(document: Document) -> Iterator[str]:
     """What is wrong: it is no recording that a kernel can have made, or none that a device made."""
     try:
         recording = Recording.from_json(document)

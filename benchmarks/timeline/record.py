@@ -16,7 +16,7 @@ from benchmarks import command
 from tirgemm.bench.results import device_folder, environment
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.timed_kernel import record, timed_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ KERNELS = {
     "few_rows": "16x4096x4096:f16:nt",
     "split": "128x4096x7168:f16:nt",
 }
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 # Few: a block of the square problem has some thousands of spans.
 BLOCKS = 4
 

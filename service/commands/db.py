@@ -126,7 +126,7 @@ def gc(
     from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
-        collected = asdict(admin.collect(database, older_than_s=older_than, dry_run=dry_run))
+        collected = asdict(admin.collect_garbage(database, older_than_s=older_than, dry_run=dry_run))
         if vacuum and not dry_run:
             admin.vacuum(database)
     verb = "would be deleted" if dry_run else "deleted"

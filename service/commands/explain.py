@@ -85,7 +85,7 @@ def explain(
     if (gemm is None) == (kernel is None):
         given = f"GEMM {gemm!r} and --kernel {kernel!r}" if gemm else "neither GEMM nor --kernel"
         raise InvalidRequest(f"{given} given; explain takes one of them")
-    places = Places(measured, data, db)
+    places = DataSources(measured, data, db)
     if files is not None:
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
@@ -97,7 +97,7 @@ def explain(
         report = _kernel(kernel, config or "", places)
     else:
         assert gemm is not None
-        wanted = Wanted.of(gemm, device, regime, m or 0, compiled=not as_written)
+        wanted = ExplainTarget.of(gemm, device, regime, m or 0, compiled=not as_written)
         report = _config(wanted, family, config or "", places)
     recording = _record(report.explanation, _recording_gpu(device), files) if files is not None else None
     if html is not None:
@@ -115,7 +115,7 @@ def explain(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DataSources:
     """Where measured rates, kernels and recorded times are looked up."""
 
     measured: Path | None
@@ -128,7 +128,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExplainTarget:
     """What is explained, but for the config."""
 
     gemm: Gemm
@@ -138,7 +138,7 @@ class Wanted:
     compiled: bool = True
 
     @classmethod
-    def of(cls, text: str, device: str | None, regime: str, m: int, *, compiled: bool) -> Wanted:
+    def of(cls, text: str, device: str | None, regime: str, m: int, *, compiled: bool) -> ExplainTarget:
         """Raises InvalidGemm, InvalidDevice, DeviceUnavailable, InvalidRequest."""
         from tirgemm.detect import device as detect
         from tirgemm.hardware import ARCHITECTURES
@@ -202,10 +202,10 @@ def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
     )
 
 
-def _kernel(kernel: str, knobs: str, places: Places) -> Report:
+def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
     """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
     from tirgemm.artifact import Signer
-    from tirgemm.service.explain.gather import Stored, explained
+    from tirgemm.service.explain.gather import StoredKernelInput, explained
     from tirgemm.service.explain.rates import of_results
     from tirgemm.service.views.kernel_refs import find_kernel
 
@@ -221,18 +221,22 @@ def _kernel(kernel: str, knobs: str, places: Places) -> Report:
                 f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
                 f"has what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
             )
-        stored = Stored.of(store, record, [Signer.load(key).public] if key.exists() else [])
+        stored = StoredKernelInput.of(store, record, [Signer.load(key).public] if key.exists() else [])
     if knobs:
-        return _config(Wanted(record.gemm, record.device, record.regime), None, knobs, places, base=record.config)
+        return _config(
+            ExplainTarget(record.gemm, record.device, record.regime), None, knobs, places, base=record.config
+        )
     if places.measured is not None:
         rates = of_results(places.measured, record.device, record.regime)
         stored = replace(stored, rates={**stored.rates, **rates})
     return explained(stored)
 
 
-def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base: Config | None = None) -> Report:
+def _config(
+    wanted: ExplainTarget, family: str | None, knobs: str, places: DataSources, base: Config | None = None
+) -> Report:
     from tirgemm.analysis.roofline import Measurements
-    from tirgemm.service.explain.gather import Report, recorded_time
+    from tirgemm.service.explain.gather import Report, config_time
     from tirgemm.service.explain.rates import of_results, of_store
     from tirgemm.tuning.conflict_fixes import conflict_fixes
     from tirgemm.tuning.explain import chosen, explain
@@ -244,7 +248,7 @@ def _config(wanted: Wanted, family: str | None, knobs: str, places: Places, base
     rates: dict[str, MeasuredRate] = {}
     if places.has_store:
         with open_store(places.data, places.db) as store:
-            time = recorded_time(store, gemm, config, device, regime) if not wanted.m else None
+            time = config_time(store, gemm, config, device, regime) if not wanted.m else None
             rates = of_store(store, device)
     if places.measured is not None:
         rates |= of_results(places.measured, device, regime)

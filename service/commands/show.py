@@ -19,7 +19,7 @@ from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_words import search_words
 
 if TYPE_CHECKING:
-    from tirgemm.service.views.artifact_file import Opened
+    from tirgemm.service.views.artifact_file import OpenedArtifact
     from tirgemm.tuning.records import KernelRecord
 
 
@@ -69,7 +69,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _document(opened: Opened, texts: tuple[str, ...]) -> dict[str, Any]:
+def _document(opened: OpenedArtifact, texts: tuple[str, ...]) -> dict[str, Any]:
     package = opened.package
     return {
         "from": opened.where,
@@ -85,12 +85,12 @@ def _document(opened: Opened, texts: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _members(opened: Opened) -> list[dict[str, Any]]:
+def _members(opened: OpenedArtifact) -> list[dict[str, Any]]:
     package = opened.package
     return [{"name": name, "bytes": size, "sha256": digest} for name, size, digest in package.files]
 
 
-def _show(opened: Opened, texts: tuple[str, ...]) -> None:
+def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
     manifest, record = opened.package.manifest, opened.record
     search = manifest.timings.search
     fields = [
@@ -143,7 +143,7 @@ def _certificate(certificate: dict[str, Any] | None, kernel_sha256: str) -> str:
     return f"{passed} {len(tests)} tests against {certificate.get('reference', '?')}{worst}{at}"
 
 
-def _launches(opened: Opened) -> list[str]:
+def _launches(opened: OpenedArtifact) -> list[str]:
     """Every kernel in order: its extents and what it takes of an SM."""
     from tirgemm import expr
     from tirgemm.analysis.sass.cubin import kernels
@@ -168,7 +168,7 @@ def _launches(opened: Opened) -> list[str]:
     return launches
 
 
-def _timings(opened: Opened) -> Table:
+def _timings(opened: OpenedArtifact) -> Table:
     """A row for each regime: the time, and how the baselines of the same run compare."""
     manifest = opened.package.manifest
     measured = {regime: timing for regime in REGIMES if (timing := manifest.timings.of(regime))}

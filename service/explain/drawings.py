@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.banks.access_patterns import Pattern
-from tirgemm.analysis.banks.conflict_proof import find_swizzle, smallest_pad, unserved
+from tirgemm.analysis.banks.conflict_proof import find_swizzle, misalignment, smallest_pad
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
 from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
@@ -222,4 +222,4 @@ def _layouts(own: Layout, patterns: Sequence[Pattern], arch: str) -> dict[str, L
 
 
 def _serves(layout: Layout, pattern: Pattern) -> bool:
-    return unserved(layout, pattern) is None
+    return misalignment(layout, pattern) is None

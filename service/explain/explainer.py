@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.errors import AnalysisFailed, Cancelled
 from tirgemm.service.admission import Admission
-from tirgemm.service.explain.gather import Stored
+from tirgemm.service.explain.gather import StoredKernelInput
 from tirgemm.service.explain.page import explained_page
 from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
 
@@ -45,7 +45,7 @@ class Explainer:
         self._closing = threading.Event()
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
 
-    async def answer(self, stored: Stored) -> Answer:
+    async def answer(self, stored: StoredKernelInput) -> Answer:
         """The document and the page. Raises what explaining raises, and as ``call`` does."""
         known = (len(stored.candidates), sum(len(c.sample_sets) for c in stored.candidates))
         key = (stored.record.id, known, frozenset(stored.rates.items()))

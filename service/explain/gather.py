@@ -18,6 +18,7 @@ from tirgemm.service.explain.rates import of_store
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes, conflict_fixes
 from tirgemm.tuning.explain import explain
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
+from tirgemm.tuning.records.comparable_times import by_stage
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.rivals import Rivals, rivals_of
 
@@ -39,7 +40,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredKernelInput:
     """All that the store knows of a kernel and that explaining it takes: a value that another process can be sent."""
 
     record: KernelRecord
@@ -49,7 +50,7 @@ class Stored:
     rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> Stored:
+    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> StoredKernelInput:
         """``keys``: whose signature makes the stored artifact believable; the user's trust file counts too."""
         try:
             artifact = store.get_blob(record.artifact_sha256)
@@ -70,7 +71,7 @@ class Stored:
             return None
 
 
-def explained(stored: Stored) -> Report:
+def explained(stored: StoredKernelInput) -> Report:
     """The report of a kernel. Raises what ``explain`` raises."""
     record = stored.record
     package = stored.package()
@@ -103,12 +104,12 @@ def _clock(conditions: Mapping[str, Any]) -> int | None:
     return int(conditions["clock_mhz"]) if conditions.get("clock_mhz") else None
 
 
-def recorded_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: Regime) -> MeasuredTime | None:
-    """The last measured time of a config in ``regime``, as ``store`` has it."""
+def config_time(store: Store, gemm: Gemm, config: Config, device: Device, regime: Regime) -> MeasuredTime | None:
+    """The time of a config in ``regime`` that says most, of those that ``store`` has."""
     candidate = store.candidate(CandidateKey(gemm, device.key, regime, config.digest))
-    if candidate is None or not candidate.sample_sets:
+    if candidate is None:
         return None
-    mine = [samples for samples in candidate.sample_sets if samples.reason != "other_regime"]
+    mine = by_stage((each for each in candidate.sample_sets if each.reason != "other_regime"), regime)
     if not mine:
         return None
     return MeasuredTime(mine[-1].median_us, f"recorded here, {regime}, {mine[-1].reason}", _clock(mine[-1].conditions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.analysis.banks.shared_access import SharedAccess
 from tirgemm.analysis.banks.wavefronts import bank_model
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
@@ -81,12 +81,12 @@ def shared(
     notes: list[str] = []
     groups = _grouped(a for a in kernel.memory.accesses if a.space in LSU_SPACES and a.op not in _TILES)
     for group in groups:
-        access, clash = group.first, None
+        access, collision = group.first, None
         if group.worst.conflicts and group.worst.example:
-            clash = clash_of(group.worst.example)
-        if clash is not None:
+            collision = worst_collision(group.worst.example)
+        if collision is not None:
             fix = fix_words(fixes, access)
-            notes.append(f"[{len(notes) + 1}] {plural(access)} of {buffer_name(access)}: {clash}.{fix}")
+            notes.append(f"[{len(notes) + 1}] {plural(access)} of {buffer_name(access)}: {collision}.{fix}")
         requests, wavefronts = group.total("requests"), group.total("wavefronts")
         rows.append(
             row(
@@ -95,7 +95,7 @@ def shared(
                 count(requests),
                 count(wavefronts),
                 f"{wavefronts / requests:.3g}" if requests else "",
-                _verdict(group, f" [{len(notes)}]" if clash else ""),
+                _verdict(group, f" [{len(notes)}]" if collision else ""),
                 group.codes,
                 group.fate,
             )

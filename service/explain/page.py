@@ -8,14 +8,14 @@ from typing import Any
 from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.errors import AnalysisFailed, TirgemmError
 from tirgemm.service.explain.drawings import Drawing, drawings, timeline_drawing
-from tirgemm.service.explain.gather import Report, Stored, explained
+from tirgemm.service.explain.gather import Report, StoredKernelInput, explained
 from tirgemm.service.explain.report_text import sections
 from tirgemm.service.explain.tables import Section
 from tirgemm.service.explain.timeline_text import timeline_section
 from tirgemm.service.pages import render
 
 
-def explained_page(stored: Stored) -> tuple[dict[str, Any], str]:
+def explained_page(stored: StoredKernelInput) -> tuple[dict[str, Any], str]:
     """The explanation of a stored kernel as a document and as a page. Raises what ``explain`` raises, AnalysisFailed
     for a fault here."""
     try:

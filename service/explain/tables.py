@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,18 +71,18 @@ def count(number: float) -> str:
 
 def size(nbytes: float) -> str:
     """Bytes in the unit that reads best, in powers of ten as rates are."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.3g} {unit}"
-    return f"{nbytes:.0f} B"
+    return _in_units(nbytes, (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)), ".3g") or f"{nbytes:.0f} B"
 
 
 def flops(number: float) -> str:
     """Floating-point operations in the unit that reads best."""
-    for unit, factor in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
-        if number >= factor:
-            return f"{number / factor:,.4g} {unit}"
-    return f"{number:,.0f} FLOP"
+    units = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6))
+    return _in_units(number, units, ",.4g") or f"{number:,.0f} FLOP"
+
+
+def _in_units(number: float, units: Sequence[tuple[str, float]], form: str) -> str:
+    """The number in the first unit that it is one of; empty where it is less than all."""
+    return next((f"{number / factor:{form}} {unit}" for unit, factor in units if number >= factor), "")
 
 
 def rate(gbps: float) -> str:

@@ -1,4 +1,4 @@
-"""Words, names and signs of a report with what they mean: those that the report uses, and its knobs."""
+"""Glossary of a report: terms and knobs with their meanings."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from tirgemm.tuning_db.queue.job_rows import MAX_REASON
 
 # Refused by its meaning later: both times may be one.
 WindowText = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def _whole(value: object) -> object:

@@ -21,7 +21,7 @@ _ID = re.compile(r"[0-9a-f]{6,64}")
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedArtifact:
     """An artifact whose signature fits what it holds.
 
     ``data`` is the whole file. ``trusted``: whether the key is one that is believed here. ``where`` it is from, in
@@ -46,7 +46,7 @@ class Opened:
         return f"{self.package.key}, {worth}"
 
 
-def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) -> Opened:
+def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) -> OpenedArtifact:
     """The artifact that ``text`` means: a file, else a kernel of the data folder by its id or how its hash begins.
 
     Raises InvalidRequest where there is neither, CorruptArtifact for a file that is not what its key signed.
@@ -68,7 +68,7 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
         return open_kernel(store, find_kernel(store, text), trust)
 
 
-def open_kernel(store: Store, record: KernelRecord, trust: Trust) -> Opened:
+def open_kernel(store: Store, record: KernelRecord, trust: Trust) -> OpenedArtifact:
     """The artifact of a kernel of ``store``. Raises StoreError where it is not there, CorruptArtifact for one that is
     not what its key signed."""
     try:
@@ -78,15 +78,15 @@ def open_kernel(store: Store, record: KernelRecord, trust: Trust) -> Opened:
     return _known_to(store, _opened(blob, trust, f"kernel {record.id}"), record)
 
 
-def _opened(data: bytes, trust: Trust, where: str) -> Opened:
+def _opened(data: bytes, trust: Trust, where: str) -> OpenedArtifact:
     try:
         key = signing_key(data)
-        return Opened(read(data, Trust.of(key)), data, key in trust.keys, where)
+        return OpenedArtifact(read(data, Trust.of(key)), data, key in trust.keys, where)
     except ArtifactError as error:
         raise type(error)(f"{where}: {error}") from error
 
 
-def _with_records(opened: Opened, data: Path | None, db: str | None) -> Opened:
+def _with_records(opened: OpenedArtifact, data: Path | None, db: str | None) -> OpenedArtifact:
     """``opened`` with what the database knows of the very same kernel."""
     if db is None and not database_file(data).exists():
         return opened
@@ -94,7 +94,7 @@ def _with_records(opened: Opened, data: Path | None, db: str | None) -> Opened:
         return _known_to(store, opened, None)
 
 
-def _known_to(store: Store, opened: Opened, record: KernelRecord | None) -> Opened:
+def _known_to(store: Store, opened: OpenedArtifact, record: KernelRecord | None) -> OpenedArtifact:
     from tirgemm.service.views.kernel_samples import samples_of
 
     manifest = opened.package.manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tirgemm.artifact import Package
 from tirgemm.errors import AnalysisFailed, InvalidRequest, UntrustedArtifact
-from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.artifact_file import OpenedArtifact
 
 # What is recorded, by the member that holds it; what is made, by the device kind that has it.
 RECORDED = {"script": "module.py", "cuda": "kernel.cu", "llvm": "kernel.ll"}
@@ -41,7 +41,7 @@ def kinds(package: Package) -> tuple[str, ...]:
     return tuple(kind for kind in NAMES if kind in (*held, *made))
 
 
-def text_of(opened: Opened, kind: str) -> Text:
+def text_of(opened: OpenedArtifact, kind: str) -> Text:
     """The text of that kind.
 
     Raises InvalidRequest for one that such an artifact does not have, UntrustedArtifact where making it would give a

@@ -10,7 +10,7 @@ from typing import Any
 from tirgemm.artifact import Package
 from tirgemm.errors import AnalysisFailed, InvalidRequest, MissingExtra
 from tirgemm.launch import KernelLaunch
-from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.artifact_file import OpenedArtifact
 from tirgemm.service.views.artifact_texts import text_of
 
 Counts = tuple[tuple[str, int], ...]
@@ -52,7 +52,7 @@ class CodeFigures:
         }
 
 
-def code_figures(opened: Opened) -> CodeFigures:
+def code_figures(opened: OpenedArtifact) -> CodeFigures:
     """The figures of the kernel that multiplies (GPU), or of the whole library (CPU); what no tool here reads is
     missing."""
     package = opened.package
@@ -123,7 +123,7 @@ def _arithmetic(units: Counts) -> int:
     )
 
 
-def _x86(opened: Opened, nbytes: int) -> CodeFigures:
+def _x86(opened: OpenedArtifact, nbytes: int) -> CodeFigures:
     if not opened.trusted:
         return CodeFigures(nbytes, missing=_untrusted(opened.package))
     counts = Counter(

@@ -12,17 +12,15 @@ from tirgemm.artifact import Trust
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, UntrustedArtifact
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.artifact_file import OpenedArtifact
 from tirgemm.service.views.code_figures import CodeFigures, code_figures
 from tirgemm.timings import Timings
 from tirgemm.tuning.intervals import Interval, median_interval, ratio_interval
 from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records.comparable_times import by_stage
 from tirgemm.tuning.rivals import Difference, differences
 
 MIN_SAMPLES = {"sustained": 24, "isolated": 50}
-# Later in the list is read first: races say more than the search's one after the other, and those that chose nothing
-# most.
-_STAGES = ("search", "noise", "other_regime", "selection", "report")
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,8 @@ def not_comparable(one: tuple[Gemm, Device], two: tuple[Gemm, Device]) -> str:
 class Comparison:
     """``a`` and ``b`` with their times in ``regime``."""
 
-    a: Opened
-    b: Opened
+    a: OpenedArtifact
+    b: OpenedArtifact
     regime: Regime
     timing: PairedTimes
 
@@ -160,14 +158,16 @@ class Comparison:
         }
 
 
-def compare(a: Opened, b: Opened, regime: Regime) -> Comparison:
+def compare(a: OpenedArtifact, b: OpenedArtifact, regime: Regime) -> Comparison:
     """What is recorded of both. Raises InvalidRequest for an unknown regime."""
     one, two = a.package.manifest, b.package.manifest
     why = not_comparable((one.gemm, one.device), (two.gemm, two.device))
     return Comparison(a, b, regime, PairedTimes.of(a, b, regime, why))
 
 
-def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: Path | None) -> Comparison:
+def compare_now(
+    a: OpenedArtifact, b: OpenedArtifact, regime: Regime, seconds: float, lock_dir: Path | None
+) -> Comparison:
     """The same, of a race on this machine: half of it with the buffers swapped.
 
     Raises UntrustedArtifact, InvalidRequest for kernels of different problems, DeviceUnavailable, MeasurementFailed.
@@ -184,7 +184,7 @@ def compare_now(a: Opened, b: Opened, regime: Regime, seconds: float, lock_dir: 
     return Comparison(a, b, regime, PairedTimes((one, two), True, ""))
 
 
-def device_here(kernels: Sequence[Opened], otherwise: str = "") -> Device:
+def device_here(kernels: Sequence[OpenedArtifact], otherwise: str = "") -> Device:
     """The device of this machine that artifacts of one device are for, and may be run on.
 
     Raises UntrustedArtifact, and DeviceUnavailable, which says what to do ``otherwise``.
@@ -205,7 +205,7 @@ def device_here(kernels: Sequence[Opened], otherwise: str = "") -> Device:
 
 
 def timed_now(
-    kernels: Mapping[str, Opened], device: Device, regime: Regime, seconds: float, lock_dir: Path | None
+    kernels: Mapping[str, OpenedArtifact], device: Device, regime: Regime, seconds: float, lock_dir: Path | None
 ) -> list[SampleSet]:
     """Samples of a race of artifacts here and now: half of it with the buffers swapped. Raises MeasurementFailed."""
     from tirgemm.tuning.measure import Measurer
@@ -220,16 +220,10 @@ def timed_now(
     return [result.of(name) for name in entries]
 
 
-def _mine(kernel: SampledKernel, regime: Regime) -> list[SampleSet]:
-    """The samples of a kernel in ``regime``, the best last."""
-    mine = [samples for samples in kernel.samples if samples.conditions.get("regime", regime) == regime]
-    return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
-
-
 def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[SampleSet, SampleSet] | None:
     """The last samples of both that were taken in one interleaved run, where there are such."""
-    for one in reversed(_mine(a, regime)):
-        for two in reversed(_mine(b, regime)):
+    for one in reversed(by_stage(a.samples, regime)):
+        for two in reversed(by_stage(b.samples, regime)):
             if (
                 one.reason == two.reason
                 and one.reason in ("selection", "report")
@@ -242,7 +236,7 @@ def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[Sample
 
 def recorded_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
     """The best recorded time of a kernel in ``regime``: of its samples, else its manifest's."""
-    mine = _mine(kernel, regime)
+    mine = by_stage(kernel.samples, regime)
     if mine:
         return _time(mine[-1])
     timing = kernel.timings.of(regime)
@@ -267,7 +261,7 @@ def _when(conditions: Mapping[str, Any]) -> str:
     return f", {at[:19].replace('T', ' ')} UTC" if at else ""
 
 
-def _side(opened: Opened) -> dict[str, Any]:
+def _side(opened: OpenedArtifact) -> dict[str, Any]:
     manifest = opened.package.manifest
     return {
         "from": opened.where,

@@ -11,7 +11,7 @@ from tirgemm.detect import devices, environment
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Regime
-from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.artifact_file import OpenedArtifact
 from tirgemm.service.views.comparison import device_here, recorded_time, timed_now
 from tirgemm.tuning.intervals import Interval, median_interval
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -99,7 +99,7 @@ class Reproduction:
 
 
 def reproduce(
-    opened: Opened,
+    opened: OpenedArtifact,
     *,
     regime: Regime | None = None,
     measure: bool = True,

@@ -8,6 +8,7 @@ from functools import lru_cache
 import pytest
 
 from tests.analysis import handmade
+from tests.analysis.memory_accesses import memory_of
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
@@ -18,7 +19,7 @@ from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning import conflict_fixes as module
 from tirgemm.tuning import explain as explaining
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFix, ConflictFixes, conflict_fixes
-from tirgemm.tuning.explain import chosen, explain, memory_of, rolled_memory_of
+from tirgemm.tuning.explain import chosen, explain, memory_of_program, rolled_memory_of
 from tirgemm.tuning.rivals import Difference
 
 GEMM = Gemm.parse("256x256x256:f16:nt")
@@ -80,7 +81,7 @@ def test_what_only_unrolled_copies_tell_is_told_by_them(monkeypatch: pytest.Monk
     monkeypatch.setattr(explaining, "_program", lambda *_: program)
     config = chosen(GEMM, A100, "simt")
     (rolled,) = rolled_memory_of(GEMM, config, A100)
-    (unrolled,) = memory_of(GEMM, config, A100, compiled=False)
+    (unrolled,) = memory_of_program(program, GEMM, A100, compiled=False)
     assert rolled == unrolled
     assert not rolled.unknown
     assert rolled.totals["global_stores"].requests == 16

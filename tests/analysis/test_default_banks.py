@@ -10,12 +10,12 @@ from functools import lru_cache
 
 import pytest
 
+from tests.analysis.memory_accesses import memory_of
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis
 from tirgemm.config import Value
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.explain import memory_of
 
 # What a family's default claims to be free of conflicts: loads of fragments, and what stores tiles and outputs.
 CLAIMS: dict[str, frozenset[str]] = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.scripts import script
-from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.explanation import AS_WRITTEN, Explanation
 from tirgemm.analysis.latency import Latency, latency_of
@@ -31,7 +31,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import cli
 from tirgemm.service.explain.drawings import drawings
-from tirgemm.service.explain.gather import Report, recorded_time
+from tirgemm.service.explain.gather import Report, config_time
 from tirgemm.service.explain.page import illustrated, page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
@@ -197,15 +197,15 @@ def test_a_clash_is_two_lanes_that_want_different_words_of_one_bank(width: int) 
         report = wavefronts.analyze(addresses, access, active)
         phases = tuple((p.lanes, p.banks, p.wavefronts) for p in report.phases(0))
         shown = tuple(int(a) if on else None for a, on in zip(addresses, active, strict=True))
-        clash = clash_of(Example(shown, phases))
-        assert (clash is None) == bool(report.conflicts[0] == 0)
-        if clash is None:
+        collision = worst_collision(Example(shown, phases))
+        assert (collision is None) == bool(report.conflicts[0] == 0)
+        if collision is None:
             continue
-        assert clash.lanes[0] != clash.lanes[1]
-        assert clash.words[0] != clash.words[1]
-        for lane, address, word in zip(clash.lanes, clash.addresses, clash.words, strict=True):
+        assert collision.lanes[0] != collision.lanes[1]
+        assert collision.words[0] != collision.words[1]
+        for lane, address, word in zip(collision.lanes, collision.addresses, collision.words, strict=True):
             assert shown[lane] == address
-            assert word % 32 == clash.bank
+            assert word % 32 == collision.bank
             assert address <= 4 * word < address + width
 
 
@@ -480,14 +480,14 @@ def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> N
     assert json.loads(json.dumps(rivals.to_json()))["pruned"][0]["config"] is None
 
 
-def test_a_recorded_time_of_a_config_is_the_last_of_its_regime() -> None:
+def test_the_time_of_a_config_is_that_of_the_race_that_says_most() -> None:
     store, config = MemoryStore(), family_named("simt").default(SMALL, A100, "sustained")
-    assert recorded_time(store, SMALL, config, A100, "sustained") is None
+    assert config_time(store, SMALL, config, A100, "sustained") is None
     store.add_candidate(measured(config, search=5, selection=7, other_regime=1))
-    time = recorded_time(store, SMALL, config, A100, "sustained")
+    time = config_time(store, SMALL, config, A100, "sustained")
     assert time is not None
     assert time.us == 7
-    assert recorded_time(store, SMALL, config, A100, "isolated") is None
+    assert config_time(store, SMALL, config, A100, "isolated") is None
 
 
 # The command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.explain.gather import Report
@@ -43,4 +43,4 @@ def test_the_example_of_a_copy_through_l1_has_the_passes_of_what_it_reads() -> N
     (reading, *_) = [a for a in copies if a.operand == "b"]
     assert reading.conflicts
     assert reading.example is not None
-    assert clash_of(reading.example) is None
+    assert worst_collision(reading.example) is None

@@ -11,7 +11,7 @@ import pytest
 
 import tirgemm.tuning.explain as driver
 from tests.helpers.pace import slowness
-from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.sass.program import disassemble
 from tirgemm.config import Config
@@ -50,7 +50,7 @@ def broken(actual: Explanation, claims: frozenset[tuple[str, str]]) -> list[str]
         if not sum(a.requests for a in mine) or any(a.unknown for a in mine):
             said.append(f"no {op} of {operand} is counted")
         said += [
-            f"{op} of {a.buffer} ({operand}): {a.conflicts} conflicts; {clash_of(a.example) if a.example else ''}"
+            f"{op} of {a.buffer} ({operand}): {a.conflicts} conflicts; {a.example and worst_collision(a.example)}"
             for a in mine
             if a.conflicts
         ]

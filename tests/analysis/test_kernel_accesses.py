@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.analysis import handmade
+from tests.analysis.memory_accesses import memory_of
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis, analyse
 from tirgemm.errors import AnalysisFailed, InvalidRequest, Unsupported
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from tirgemm.tuning.explain import memory_of, memory_of_program
+from tirgemm.tuning.explain import memory_of_program, rolled_memory_of
 
 _H200 = named_device("sm_90a")
 _GEMM = Gemm.parse("64x64x64:f32:nn")
@@ -208,9 +209,9 @@ def test_machine_code_without_an_access_and_the_reverse_are_named() -> None:
 def test_bad_requests_are_refused_by_name() -> None:
     config = FAMILIES["simt"].default(_GEMM, _H200, "sustained")
     with pytest.raises(Unsupported, match="cpu"):
-        memory_of(_GEMM, config, named_device("sm_90a").with_(kind="cpu"))
+        rolled_memory_of(_GEMM, config, named_device("sm_90a").with_(kind="cpu"))
     with pytest.raises(Unsupported, match=r"wgmma does not write 64x64x64:f32:nn"):
-        memory_of(_GEMM, config.__class__("wgmma", ()), _H200)
+        rolled_memory_of(_GEMM, config.__class__("wgmma", ()), _H200)
     program = FAMILIES["simt"].instantiate(_GEMM, config, _H200)
     host, module, _ = cuda.lower_all(program, "sm_90a")
     launch = cuda.checked_launch(program, host)

@@ -4,6 +4,7 @@ serve."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,14 @@ from tirgemm.analysis.banks.access_patterns import (
     thread_tile,
     z_order_lanes,
 )
-from tirgemm.analysis.banks.conflict_proof import find_swizzle, prove, serves, smallest_pad, solve, unserved
+from tirgemm.analysis.banks.conflict_proof import (
+    find_swizzle,
+    is_conflict_free,
+    misalignment,
+    prove,
+    smallest_pad,
+    solve,
+)
 from tirgemm.analysis.banks.shared_access import SharedAccess
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import Layout, Swizzle, TiledCopy
@@ -96,7 +104,7 @@ def test_the_pad_that_is_found_is_the_smallest_that_serves(case: tuple[Layout, l
     actual = smallest_pad(layout, patterns)
     for pad in range(64 if actual is None else actual.pad):
         shorter = Layout.padded(layout.rows, layout.columns, 2, pad)
-        torn = any(unserved(shorter, pattern) for pattern in patterns)
+        torn = any(misalignment(shorter, pattern) for pattern in patterns)
         assert torn or not all(free_by_hand(shorter, pattern) for pattern in patterns)
     if actual is not None:
         assert all(free_by_hand(actual, pattern) for pattern in patterns)
@@ -126,13 +134,13 @@ def test_a_claim_with_one_planted_conflict_is_refuted() -> None:
     assert proof.collision.request == 17
     assert proof.collision.lanes == (4, 5)
     assert "request 17: lane 4" in str(proof)
-    assert not serves(layout, [good, proof.pattern])
+    assert not is_conflict_free(layout, [good, proof.pattern])
 
 
 @pytest.mark.parametrize("span", [128, 64, 32])
 @pytest.mark.parametrize("operation", ["ldmatrix", "stmatrix"])
 def test_tma_s_swizzles_serve_matrices_of_8_rows_and_plain_rows_do_not(span: int, operation: str) -> None:
-    pattern = ldmatrix(64, span // 2, 1, operation=operation)
+    pattern = replace(ldmatrix(64, span // 2, 1), access=SharedAccess.parse(f"{operation}.x1"))
     assert prove(Layout.tma(64, span // 2, 2, span), pattern).conflict_free
     assert prove(Layout.plain(64, span // 2, 2), pattern).ways == span / 16
 
@@ -152,7 +160,7 @@ def test_what_no_layout_of_its_kind_serves_is_none() -> None:
     row = row_reads("a row", LANES, range(32), "load.32")
     column = Pattern("a column", SharedAccess("load", 4), LANES[None, :] % 32, np.zeros((1, 32), dtype=np.int64))
     layout = Layout.plain(32, 32, 4)
-    assert serves(layout, [row])
+    assert is_conflict_free(layout, [row])
     assert smallest_pad(layout, [row, column]) == Layout.padded(32, 32, 4, 1)
     # Of 32 diagonals of every slope, each pad brings one onto a single bank.
     slopes = [
@@ -178,7 +186,7 @@ def test_what_no_layout_of_its_kind_serves_is_none() -> None:
     ],
 )
 def test_accesses_that_a_layout_tears_apart_are_refused(layout: Layout, pattern: Pattern, reason: str) -> None:
-    assert not serves(layout, [pattern])
+    assert not is_conflict_free(layout, [pattern])
     with pytest.raises(InvalidRequest, match=reason):
         prove(layout, pattern)
 
@@ -250,7 +258,7 @@ def test_reads_go_through_rows() -> None:
     ("make", "reason"),
     [
         (lambda: ldmatrix(24, 32), "a tile of 24x32 is no multiple of 16x16"),
-        (lambda: ldmatrix(32, 32, operation="load"), "is none of"),
+        (lambda: SharedAccess.parse("load.x4"), "is none of"),
         (lambda: row_reads("x", np.zeros(31), [0]), "they are"),
         (
             lambda: Pattern("x", SharedAccess("load", 4), LANES[None, :], np.tile(LANES, (2, 1))),

@@ -74,14 +74,12 @@ def test_every_kind_of_access_is_told_with_space_and_width(arch: str) -> None:
     assert function.arch == arch
     assert function.unknown == ()
     copies = [i.memory for i in function.memory if i.opcode == "LDGSTS"]
-    assert [(c.width, c.bypass, c.address.offset if c.address else None) for c in copies if c] == [
-        (16, True, 0),
-        (8, False, 4096),
-        (4, False, 8192),
+    assert [(c.width, c.address.offset if c.address else None) for c in copies if c] == [
+        (16, 0),
+        (8, 4096),
+        (4, 8192),
     ]
-    assert all(
-        c and c.kind == "copy" and c.space == "shared" and c.source_space == "global" and c.source for c in copies
-    )
+    assert all(c and c.kind == "copy" and c.space == "shared" and c.source for c in copies)
     matrices = sorted(
         (m.matrices, m.transposed, m.width) for i in function.memory if i.opcode == "LDSM" and (m := i.memory)
     )
@@ -125,7 +123,7 @@ def test_tensor_core_kernels_copy_asynchronously_and_load_matrices(family: str, 
     assert function.unknown == ()
     copies = [i.memory for i in function.memory if i.opcode == "LDGSTS"]
     assert copies
-    assert all(m and (m.width, m.bypass, m.source_space) == (16, True, "global") for m in copies)
+    assert all(m and m.width == 16 for m in copies)
     assert {m.width for i in function.memory if i.opcode == "LDSM" and (m := i.memory)} == {16}
     mix = function.mix(trip_counts(function))
     products = sum(count for name, count in mix.items() if name.startswith("HMMA.16816"))
@@ -159,7 +157,9 @@ def test_loops_of_wgmma_nest_by_role() -> None:
     assert not any(
         i.opcode in ("HGMMA", "UTMALDG") for loop in waiting for i in function.executed if i.block in loop.blocks
     )
-    given = {loop.index: 2.0 for loop in function.loops if not function.waits(loop) and not function.elects(loop)}
+    given = {
+        loop.index: 2.0 for loop in function.loops if not function.waits(loop) and not function.is_elect_loop(loop)
+    }
     (product,) = {i.name for i in function.executed if i.opcode == "HGMMA"}
     assert function.mix(given)[product] > function.mix()[product] > 0
 
@@ -172,7 +172,7 @@ def test_wgmma_reads_shared_memory_by_descriptor_and_tma_moves_tiles() -> None:
     assert wgmma.address
     assert wgmma.address.descriptor.startswith("UR")
     tma = [i.memory for i in function.memory if i.opcode in ("UTMALDG", "UTMASTG")]
-    assert {(m.kind, m.space, m.source_space) for m in tma if m} == {("bulk", "shared", "global")}
+    assert {(m.kind, m.space) for m in tma if m} == {("bulk", "shared")}
     assert staged_store(function) == ("store", "shared", 16, 4, False)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.artifact_samples import fake_cubin
 from tests.helpers.fake_cuda import FakeCuda
-from tirgemm.expr import M, ceildiv, maximum, minimum
+from tirgemm.expr import M, ceildiv, make, minimum
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, TensorMap, Workspace, scalar_args, tensor_args
@@ -74,7 +74,7 @@ def test_kernels_are_launched_in_order_with_what_the_call_evaluates(cuda: FakeCu
     first = KernelLaunch(
         "first__pppfil",
         (*PARAMS, Scalar("alpha"), Size(M + 3), Size(ceildiv(M, 16) * 2**33, "i64")),
-        (ceildiv(M, 64), minimum(M // 10, 3), maximum(M % 7, 2)),
+        (ceildiv(M, 64), minimum(M // 10, 3), make("max", M % 7, 2)),
         (128, 2, 1),
         shared_bytes=1024,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.bank_probe import REPEATS, SOURCE, ProbedAccess, documented, probes, variants
 from benchmarks.counted import ncu
-from benchmarks.counted.document import problems
+from benchmarks.counted.document import faults
 from benchmarks.counted.metrics import BY_NAME
 from tirgemm.analysis.banks.wavefronts import MODELS, BankModel
 from tirgemm.analysis.sass.disassembler import disassembly
@@ -68,7 +68,7 @@ def test_probes_have_names_of_their_own_and_stay_in_the_kernel_s_memory() -> Non
 
 def test_counts_like_the_model_s_are_all_right_and_make_a_results_file() -> None:
     document, lines = documented(PROBES, counted_as(MODEL), MODEL, {})
-    assert list(problems(document)) == []
+    assert list(faults(document)) == []
     first, *_ = lines
     right, judged = map(int, re.findall(r"\d+", first))
     assert right == judged == 3 * len(PROBES) - sum(probe.access.past_l1 for probe in PROBES)

@@ -226,7 +226,7 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
     actual = json.loads(out.read_text())
     assert [case["status"] for case in actual["cases"]] == ["predicted"] * 2
     assert not any("right" in row for row in actual["rows"])
-    assert list(check.problems(out, history=History(Path("/")))) == ["it counts 0 kernels; at least 24 are asked for"]
+    assert list(check.faults(out, history=History(Path("/")))) == ["it counts 0 kernels; at least 24 are asked for"]
 
     kernels = [counters.prepare((case, H200, None, None)) for case in wanted]
     counters.keep(kernels, out.with_suffix(".cubins.zip"))
@@ -249,7 +249,7 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
         ("occupancy_percent", "small.wgmma"),
     ]
     assert json.loads(again.read_text())["environment"] == actual["environment"]
-    assert list(check.problems(again, history=History(Path("/")))) == ["it counts 2 kernels; at least 24 are asked for"]
+    assert list(check.faults(again, history=History(Path("/")))) == ["it counts 2 kernels; at least 24 are asked for"]
 
 
 @pytest.mark.parametrize(("text", "told"), [("128x128x128:f16:nt", True), ("120x120x120:bf16:tt", False)])
@@ -330,7 +330,7 @@ def test_file_with_a_judgement_that_does_not_follow_is_wrong(monkeypatch: pytest
     whole = document.documented(
         [made], {"shared_loads": "smsp__inst_executed_op_shared_ld.sum", "shared_load_conflicts": CONFLICTS}, {}
     )
-    assert list(document.problems(whole)) == []
+    assert list(document.faults(whole)) == []
     assert document.summary(whole) == ["2 of 2 predictions right, over 1 of 1 cases"]
     for change, sentence in (
         ({"counted": 11.0}, "one shared_loads: right is True, the figures give False"),
@@ -338,5 +338,5 @@ def test_file_with_a_judgement_that_does_not_follow_is_wrong(monkeypatch: pytest
         ({"counter": "shared_luck"}, "one shared_luck: no such counter"),
     ):
         bad = whole | {"rows": [whole["rows"][0] | change, *whole["rows"][1:]]}
-        assert sentence in list(document.problems(bad))
-    assert list(document.problems({"rows": []})) == ["it lacks environment, metrics, cases"]
+        assert sentence in list(document.faults(bad))
+    assert list(document.faults({"rows": []})) == ["it lacks environment, metrics, cases"]

@@ -55,7 +55,7 @@ def test_what_is_replayed_from_records_names_its_commit_too(checkout: Path, tmp_
     document = json.loads((ROOT / "benchmarks" / "results" / "nvidia-h200" / f"{name}.json").read_text())
     document["environment"]["commit"] = "0" * 40
     (path := tmp_path / f"{name}.json").write_text(json.dumps(document))
-    assert script("benchmarks/check.py").problems(path, history=History(checkout)) == [
+    assert script("benchmarks/check.py").faults(path, history=History(checkout)) == [
         f"1 rows: its commit {'0' * 40} is no ancestor of this checkout's"
     ]
 

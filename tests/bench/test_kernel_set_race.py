@@ -34,7 +34,7 @@ def test_a_set_is_raced_at_every_m_beside_the_kernel_for_that_m(tmp_path: Path) 
     for row in document["rows"]:
         assert {"tuned", "numpy_f32"} <= row["baselines"].keys()
         assert row["conditions"].get("left_out") is None
-    assert check.problems(out, folder, history=History(Path("/"))) == []
+    assert check.faults(out, folder, history=History(Path("/"))) == []
     before = out.read_bytes()
     assert main([*options, "--resume"]) == 0  # nothing is left to do
     assert load(out)["rows"] == json.loads(before)["rows"]

@@ -140,7 +140,7 @@ def test_every_rung_is_measured_in_one_run_beside_cublas(tmp_path: Path) -> None
     suite = tmp_path / "suites"
     suite.mkdir()
     (suite / "ladder.json").write_text(json.dumps({"name": "ladder", "source": "x", "gemms": [str(GEMM)]}))
-    assert check.problems(file.path, suite, history=History(Path("/"))) == []
+    assert check.faults(file.path, suite, history=History(Path("/"))) == []
 
 
 def test_a_rung_is_slower_than_its_parent_only_with_the_bound_below_098() -> None:

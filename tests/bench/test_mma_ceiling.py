@@ -38,12 +38,12 @@ def test_file_is_checked_from_its_samples(tmp_path: Path) -> None:
     path = tmp_path / "mma_ceiling.json"
     document = _document()
     path.write_text(json.dumps(document))
-    assert check.problems(path, history=History(Path("/"))) == []
+    assert check.faults(path, history=History(Path("/"))) == []
     assert document["summary"]["f16"]["sustained"] == pytest.approx(16 * 3000 / 3.0 * 1e-6)
     del document["rows"][0]["samples_us"][0]
     del document["rows"][-1]
     path.write_text(json.dumps(document))
-    assert len(check.problems(path, history=History(Path("/")))) >= 3
+    assert len(check.faults(path, history=History(Path("/")))) >= 3
 
 
 def test_operands_are_random_numbers_of_their_dtype() -> None:

@@ -64,7 +64,7 @@ def test_every_row_is_raced_against_pytorch_and_agrees_with_it(raced: Path) -> N
         assert len(row["samples_ms"]) == len(row["pytorch_samples_ms"]) == 3
         assert 0 < row["difference"] < 1e-5, "not PyTorch's own kernels"
         assert row["kernels"] == {"default": 2}
-    assert check.problems(raced, history=History(Path("/"))) == []
+    assert check.faults(raced, history=History(Path("/"))) == []
 
 
 def test_resuming_keeps_rows_and_adds_what_is_missing(raced: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_what_is_wrong_with_a_file_is_said(raced: Path, tmp_path: Path) -> None:
     rows[2]["samples_ms"][0] = 0
     rows.append(rows[3])
     write(tmp_path / models.FILE, document)
-    wrong = check.problems(tmp_path / models.FILE, history=History(Path("/")))
+    wrong = check.faults(tmp_path / models.FILE, history=History(Path("/")))
     for part in ("its error is", "has 2 samples of ours", "not above 0", "is there twice", "its summary is not"):
         assert sum(part in sentence for sentence in wrong) == 1, part
 

@@ -49,9 +49,9 @@ check: Any = script("benchmarks/check.py")
 render: Any = script("benchmarks/render.py")
 
 
-def problems(path: Path, suites: Path = ROOT / "benchmarks" / "suites") -> list[str]:
+def faults(path: Path, suites: Path = ROOT / "benchmarks" / "suites") -> list[str]:
     """What the check says of a file, whose commits it cannot look up."""
-    actual: list[str] = check.problems(path, suites, history=History(Path("/")))
+    actual: list[str] = check.faults(path, suites, history=History(Path("/")))
     return actual
 
 
@@ -101,7 +101,7 @@ def test_every_figure_follows_from_the_samples(results: ResultsFile, suites: Pat
     actual = results.document["summary"]["default"]["numpy_f32"]
     ratios = [22.25 / 11.0, 7.0625 / 1.75]
     assert actual == {"geomean": pytest.approx(math.sqrt(math.prod(ratios))), "min": min(ratios), "count": 2}
-    assert problems(results.path, suites) == []
+    assert faults(results.path, suites) == []
     assert second["clock_mhz"] == 3100
     assert {(r["commit"], bool(r["at"])) for r in results.rows} == {(COMMIT, True)}
 
@@ -162,7 +162,7 @@ def test_the_check_finds_what_was_planted(
     document = json.loads(results.path.read_text())
     plant(document, where, value)
     results.path.write_text(json.dumps(document))
-    assert any(says in sentence for sentence in problems(results.path, suites)), problems(results.path, suites)
+    assert any(says in sentence for sentence in faults(results.path, suites)), faults(results.path, suites)
 
 
 def test_the_check_finds_a_row_of_the_default_s_config_that_is_not_the_default(
@@ -171,7 +171,7 @@ def test_the_check_finds_a_row_of_the_default_s_config_that_is_not_the_default(
     default = samples(10.0, 11.0, 13.0, numpy=(20.5, 22.25, 30.0))
     beside = SampleSet(default.samples_us, "selection", default.baselines | {"default": default.samples_us})
     results.put(row(SHAPES[0], beside, variant="tuned"), row(SHAPES[1], samples(1.5, numpy=(7.0,)), variant="tuned"))
-    actual = [sentence for sentence in problems(results.path, suites) if "a ratio of 1" in sentence]
+    actual = [sentence for sentence in faults(results.path, suites) if "a ratio of 1" in sentence]
     assert actual == [f"{SHAPES[1]}, tuned: it is the default's config, but not the default's samples at a ratio of 1"]
     lines = [line for line in of_suite(results.document, suites).splitlines() if "| tuned |" in line]
     assert [line.split(" | ")[2] for line in lines[:2]] == ["the default is the best"] * 2
@@ -185,9 +185,9 @@ def test_the_check_finds_a_double_row_and_a_file_that_is_none(
     document = json.loads(results.path.read_text())
     document["rows"].append(document["rows"][0])
     results.path.write_text(json.dumps(document))
-    assert any("2 rows have the key" in sentence for sentence in problems(results.path, suites))
+    assert any("2 rows have the key" in sentence for sentence in faults(results.path, suites))
     (tmp_path / "no.json").write_text("[1]")
-    assert "not a results file" in problems(tmp_path / "no.json", suites)[0]
+    assert "not a results file" in faults(tmp_path / "no.json", suites)[0]
     assert check.main([str(results.path)]) == 1
 
 
@@ -319,8 +319,8 @@ def test_a_device_has_a_folder_that_names_it() -> None:
 def test_a_wrong_figure_of_the_calls_is_found(tmp_path: Path) -> None:
     source = ROOT / "benchmarks" / "results" / "nvidia-h200" / "calls.json"
     document = json.loads(source.read_text())
-    assert problems(source) == []
+    assert faults(source) == []
     document["rows"][0]["median_us"] /= 2
     wrong = tmp_path / "calls.json"
     wrong.write_text(json.dumps(document))
-    assert any("median_us" in sentence for sentence in problems(wrong))
+    assert any("median_us" in sentence for sentence in faults(wrong))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import suite_tables
-from tests.bench.test_results import COMMIT, check, plant, problems, render
+from tests.bench.test_results import COMMIT, check, faults, plant, render
 from tirgemm import Config, Device, Gemm
 from tirgemm.bench.results import MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
 from tirgemm.bench.suites import suite_named
@@ -197,7 +197,7 @@ def test_markers_name_the_tables_of_a_device(folder: Path) -> None:
 def test_what_the_bench_writes_passes_the_check(folder: Path) -> None:
     paths = check.tracked(folder)
     assert len(paths) == 10
-    assert [s for path in paths for s in problems(path, folder.parents[1])] == []
+    assert [s for path in paths for s in faults(path, folder.parents[1])] == []
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_the_check_finds_what_was_planted_in_a_contest(
     document = load(folder / "square.isolated.json.gz")
     plant(document, where, value)
     path.write_text(json.dumps(document))
-    actual = problems(path, folder.parents[1])
+    actual = faults(path, folder.parents[1])
     assert any(says in sentence for sentence in actual), actual
 
 
@@ -230,14 +230,14 @@ def test_the_check_reads_a_records_file(tmp_path: Path) -> None:
     with open_database(tmp_path, None) as db:
         SqlStore(db).add_candidate(right)
         transfer.export_records(db, path)
-        assert check.problems(path) == []
+        assert check.faults(path) == []
         SqlStore(db).add_candidate(right.with_(gemm=Gemm.parse("2x2x3"), sample_sets=()))
         transfer.export_records(db, path)
-    (sentence,) = check.problems(path)
+    (sentence,) = check.faults(path)
     assert "2x2x3" in sentence
     assert "is measured and took None us" in sentence
     path.write_bytes(path.read_bytes()[:-9])
-    assert problems(path)
+    assert faults(path)
 
 
 def raced(text: str, variant: str, us: float, beside: dict[str, float]) -> dict[str, Any]:
@@ -297,6 +297,6 @@ def test_a_held_out_suite_is_complete_or_its_file_is_wrong(tmp_path: Path) -> No
     file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
     gemms = suite_named("judge-102").gemms
     file.put(*(unmeasured_row(gemm, None, "quick", "skipped", "no time") for gemm in gemms[1:]))
-    assert [s for s in problems(path) if "no row" in s] == [f"{gemms[0]} has no row in variant quick"]
+    assert [s for s in faults(path) if "no row" in s] == [f"{gemms[0]} has no row in variant quick"]
     file.put(unmeasured_row(gemms[0], None, "quick", "skipped", "no time"))
-    assert not [sentence for sentence in problems(path) if "no row" in sentence or "not in suite" in sentence]
+    assert not [sentence for sentence in faults(path) if "no row" in sentence or "not in suite" in sentence]

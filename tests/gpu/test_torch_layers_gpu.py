@@ -270,7 +270,7 @@ def test_kernels_are_raced_against_pytorch_as_a_model_is_accelerated(register: A
     x = torch.randn(33, K, device="cuda", dtype=torch.float16)
     wanted = torch.nn.functional.linear(x, model[0].weight, model[0].bias)
     report = accelerate(model, rows=Range(1, 64), policy="tuned")
-    left = TABLE.left(kernel.gemm, kernel.device)
+    left = TABLE.excluded_rows(kernel.gemm, kernel.device)
     assert all(ratio > 0.9 for ratio in left.values()), "but for the margin and the spread PyTorch is faster"
     served = TABLE.find(kernel.gemm.with_(m=33), kernel.device)
     assert (served is None) == any(rows.low <= 33 <= rows.high for rows in left)
@@ -297,7 +297,7 @@ def test_a_model_is_raced_as_it_is_called_and_gives_slow_kernels_back(register: 
     before, by_kernels = captured(lambda: model(x[1024]))
     computed = by_kernels.clone()
     report.race([partial(model, given) for given in x.values()], graph=graph)
-    left = TABLE.left(kernel.gemm, kernel.device)
+    left = TABLE.excluded_rows(kernel.gemm, kernel.device)
     assert {(rows.low, rows.high) for rows in left} == {(512, 724), (725, 1024)}
     assert min(left.values()) > 1.5
     for rows, given in x.items():

@@ -148,7 +148,7 @@ def test_one_wrong_element_is_found_and_named(backend: Any, test: str) -> None:
 def test_random_vectors_catch_one_wrong_element(backend: Any, monkeypatch: pytest.MonkeyPatch, wrong: bool) -> None:
     monkeypatch.setattr(flow_module, "EDGE", 16)
     monkeypatch.setattr(flow_module, "compares_in_full", lambda *_: False)
-    monkeypatch.setattr(type(backend), "compare_random", lambda *_: flow_module.Found(0))
+    monkeypatch.setattr(type(backend), "compare_random", lambda *_: flow_module.ComparedElements(0))
     gemm = Gemm.parse("129x67x1023:f16:nt:batch=2:beta:bias:alpha")
     host_backend = HostBackend()
 

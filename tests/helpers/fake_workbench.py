@@ -19,7 +19,7 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_ar
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.process.interrupts import EndOfWork
+from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.verify.result import Verification
@@ -90,7 +90,7 @@ class FakeMeasurer:
         passed = all(test["passed"] for test in tests)
         return Verification(passed, 7.0 if bad else 0.0, tuple(tests), "made up", manifest.kernel_sha256, level)
 
-    def verify(self, package: bytes, *, level: str, seed: int, cancel: EndOfWork | None = None) -> Verification:
+    def verify(self, package: bytes, *, level: str, seed: int, cancel: StopSignal | None = None) -> Verification:
         del seed, cancel
         self._maybe_die()
         return self._verification(package, level)
@@ -101,7 +101,7 @@ class FakeMeasurer:
             raise MeasurementCrashed("the measuring process died: signal 9 (SIGKILL)")
 
     def evaluate(
-        self, package: bytes, regime: str, *, seed: int, cancel: EndOfWork
+        self, package: bytes, regime: str, *, seed: int, cancel: StopSignal
     ) -> tuple[Verification, SampleSet | None]:
         del regime, seed
         config = self._config(package)

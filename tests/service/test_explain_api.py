@@ -23,7 +23,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.explain import explainer as module
 from tirgemm.service.explain.explainer import Answer, Explainer
-from tirgemm.service.explain.gather import Stored
+from tirgemm.service.explain.gather import StoredKernelInput
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.timings import SearchSummary, SelectionReason, StreamTiming, Timing, Timings
 from tirgemm.tuning.build.compile import build
@@ -194,10 +194,10 @@ def test_what_cannot_be_explained_is_a_problem_that_says_why(service: Service) -
 def test_what_is_known_does_not_wait_for_what_is_being_explained(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, other = (Stored.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, OTHER))
+    known, other = (StoredKernelInput.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, OTHER))
     explainer, begun, go = Explainer(), threading.Event(), threading.Event()
 
-    def ask(_: str, __: object, arguments: tuple[Stored]) -> Answer:
+    def ask(_: str, __: object, arguments: tuple[StoredKernelInput]) -> Answer:
         (stored,) = arguments
         if stored is other:
             begun.set()
@@ -225,7 +225,7 @@ def test_a_process_that_ends_is_replaced_and_an_end_cancels(
     (tmp_path / "planted_child.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(module, "_MODULE", "planted_child")
-    stored = Stored.of(service.store, gpu_kernel(service.store, SMALL))
+    stored = StoredKernelInput.of(service.store, gpu_kernel(service.store, SMALL))
     explainer = Explainer()
 
     async def twice() -> tuple[Answer, Answer]:

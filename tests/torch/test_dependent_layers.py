@@ -42,7 +42,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_call_is_served_by_a_kernel_of_its_own_table(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tirgemm.torch import Linear, linear
     from tirgemm.torch.kernel_table import DEPENDENT_TABLE
-    from tirgemm.torch.linear_module import become
+    from tirgemm.torch.linear_module import convert_to_kernel_linear
 
     ran: list[str] = []
 
@@ -52,8 +52,8 @@ def test_a_call_is_served_by_a_kernel_of_its_own_table(table: Any, monkeypatch: 
     plain, dependent = watched("plain"), watched("dependent")
     table.add(plain)
     layer, asking = torch.nn.Linear(19, 23), torch.nn.Linear(19, 23)
-    become(layer, prepack=False)
-    become(asking, prepack=True, dependent_launch=True)
+    convert_to_kernel_linear(layer, prepack=False)
+    convert_to_kernel_linear(asking, prepack=True, dependent_launch=True)
     x = torch.randn(5, 19)
     arguments = x, layer.weight, layer.bias
     wanted = torch.nn.functional.linear(*arguments)
@@ -135,7 +135,7 @@ def test_kernels_that_are_made_later_come_into_the_table_of_dependent_launches(
     assert (source.asked, anywhere) == ([GEMM], [source])
     assert report.linears[0].problems == ((GEMM, "not faster than PyTorch, 1.250 of its time for 1..64 rows"),)
     assert type(layer) is torch.nn.Linear, "given back, as it was slower"
-    assert table.left(GEMM, source.made[0].device) == {}
+    assert table.excluded_rows(GEMM, source.made[0].device) == {}
 
 
 def test_a_cpu_is_refused_by_name_with_the_limit() -> None:

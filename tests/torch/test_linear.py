@@ -444,13 +444,16 @@ def test_the_operators_pass_opcheck_and_refuse_gradients() -> None:
                 call(x.clone().requires_grad_())
 
 
-def test_what_was_served_is_known_by_its_weight_and_goes_with_it(counted: Callable[[], int]) -> None:
-    from tirgemm.artifact.tensor_calls import kept_layers
+def test_what_was_served_is_known_by_its_weight_and_goes_with_it(
+    counted: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.artifact import tensor_calls
     from tirgemm.torch import linear
     from tirgemm.torch.linear_call import _SERVED
 
-    x, known = integers(5, K), kept_layers()
-    kinds = len(_SERVED._kinds)
+    forget, forgotten = tensor_calls.forget, set[int]()
+    monkeypatch.setattr(tensor_calls, "forget", lambda address: (forgotten.add(address), forget(address)))
+    x, kinds = integers(5, K), len(_SERVED._kinds)
     for _ in range(3):  # whose ids may be the same
         weight, bias = torch.nn.Parameter(integers(N, K)), torch.nn.Parameter(integers(N))
         wanted = F.linear(x, weight, bias)
@@ -458,9 +461,10 @@ def test_what_was_served_is_known_by_its_weight_and_goes_with_it(counted: Callab
         assert torch.equal(linear(x, weight, bias), wanted)
         assert torch.equal(linear(x, weight, bias), wanted)
         assert counted() == before
-        assert kept_layers() == known + 1
+        forgotten.clear()
+        address = id(weight)
         del weight
-        assert kept_layers() == known
+        assert forgotten == {address}
         del bias
     assert len(_SERVED._kinds) <= kinds + 1, "layers of a kind share their calls"
 

@@ -206,9 +206,9 @@ def test_neither_a_dry_run_nor_another_model_forgets_what_a_race_decided(ratios:
     assert "tuned" in str(accelerated(model(), source, dry_run=True))
     assert table.find(WIDE, kernel.device) is None, "a dry run brings no kernel"
     accelerated(model(), source, measured=True)
-    left = table.left(WIDE, kernel.device)
+    left = table.excluded_rows(WIDE, kernel.device)
     assert left == {Range(33, 64): 1.25}
     for about in ({"dry_run": True}, {"measured": False}):
         report = accelerated(model(), source, **about)
         assert f"tuned; {SLOWER}, 1.250 of its time for 33..64 rows" in str(report)
-        assert table.left(WIDE, kernel.device) == left
+        assert table.excluded_rows(WIDE, kernel.device) == left

@@ -10,7 +10,7 @@ from tests.helpers.fake_workbench import FakeBench
 from tests.tuning.test_tune import candidates, default, tuning
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, StoreError
-from tirgemm.tuning.process.interrupts import EndOfWork
+from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 
@@ -24,7 +24,7 @@ def measuring_raises(monkeypatch: pytest.MonkeyPatch, bench: FakeBench, error: B
     victims: list[Config] = []
     real = bench.fake.evaluate
 
-    def evaluate(package: bytes, regime: str, *, seed: int, cancel: EndOfWork) -> object:
+    def evaluate(package: bytes, regime: str, *, seed: int, cancel: StopSignal) -> object:
         config = bench.fake._config(package)
         if config == default(bench):
             return real(package, regime, seed=seed, cancel=cancel)

@@ -174,12 +174,12 @@ def test_evidence_of_an_emulator_names_its_problems_and_has_no_find(tmp_path: Pa
     file.add("two", {"status": "not emulated: no reason", "mutant": "drop:1"})
     file.save()
     document = results.load(file.path)
-    assert evidence.problems(document) == []
+    assert evidence.faults(document) == []
     assert document["sources_sha256"] != evidence.sources_sha256("mma", "mutants")
     file.add("three", {"status": emulated.WRONG, "mutant": "", "emulated": "64x64x64:f16:nt"})
     file.add("four", {"status": emulated.WRONG, "mutant": "drop:1"})
     file.save()
-    assert len(evidence.problems(results.load(file.path))) == 2
+    assert len(evidence.faults(results.load(file.path))) == 2
     good = file.path.with_name("good.json.gz")
     EvidenceFile(good, "emulated", "mma", H200, commit="abc").save()
-    assert any("make the name mma.emulated.json.gz" in sentence for sentence in check.problems(good))
+    assert any("make the name mma.emulated.json.gz" in sentence for sentence in check.faults(good))

@@ -25,7 +25,7 @@ def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
     again.count("random requests", [], 9.0, runs=1000)
     again.count("kill -9, sqlite: worker", ["x"] * 99, 1.0)
     document = load(file)
-    assert list(proofs_file.problems(document)) == []
+    assert list(proofs_file.faults(document)) == []
     kills, requests = document["rows"]
     assert (kills["runs"], kills["failed"], kills["status"], kills["seconds"]) == (3, 2, "failed", 8.0)
     assert (kills["failures"][:2], len(kills["failures"])) == (["a candidate is lost", "another is, too"], MAX_FAILURES)
@@ -50,8 +50,8 @@ def test_a_row_that_contradicts_itself_is_told(tmp_path: Path, change: dict[str,
     proofs.count("p", [], 1.0)
     document = json.loads((tmp_path / FILE).read_text())
     document["rows"][0] |= change
-    assert any(words in sentence for sentence in proofs_file.problems(document))
-    assert "p is there twice" in list(proofs_file.problems({"rows": document["rows"] * 2}))
+    assert any(words in sentence for sentence in proofs_file.faults(document))
+    assert "p is there twice" in list(proofs_file.faults({"rows": document["rows"] * 2}))
 
 
 def report(**changes: Any) -> dict[str, Any]:

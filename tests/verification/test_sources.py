@@ -76,11 +76,11 @@ def test_the_check_fails_on_evidence_of_another_kernel(tmp_path: Path, source_sh
     file = EvidenceFile(tmp_path / "simt.verified.json.gz", "verified", "simt", device, commit="c" * 40)
     file.add("one", row(source_sha256))
     file.save()
-    assert check.problems(file.path, history=History(Path("/"))) == []
+    assert check.faults(file.path, history=History(Path("/"))) == []
     document = results.load(file.path)
     document["rows"][0]["source_sha256"] = "0" * 64
     file.path.write_bytes(gzip.compress(json.dumps(document).encode()))
-    (sentence,) = check.problems(file.path, history=History(Path("/")))
+    (sentence,) = check.faults(file.path, history=History(Path("/")))
     assert "is evidence of another kernel: its source is 000000000000" in sentence
 
 

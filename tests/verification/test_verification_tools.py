@@ -302,9 +302,9 @@ def test_an_evidence_file_is_gone_on_with_and_checked(tmp_path: Path) -> None:
     again.save()
     document = results.load(path)
     assert document["summary"] == {"count": 2, "status": {"passed": 1, "wrong": 1}}
-    assert evidence.problems(document) == []
+    assert evidence.faults(document) == []
     document["rows"].append(document["rows"][0])
-    assert len(evidence.problems(document)) == 2
+    assert len(evidence.faults(document)) == 2
     assert EvidenceFile(path, "mutants", "wgmma", H200, commit="abc").rows == {}
 
 
@@ -324,7 +324,7 @@ COMMITTED = [path for path in sorted(RESULTS.rglob("*.json.gz")) if results.load
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
 def test_committed_evidence_is_right(path: Path) -> None:
     document = results.load(path)
-    assert evidence.problems(document) == []
+    assert evidence.faults(document) == []
     assert document["environment"]["commit"] not in ("", "unknown")
     if document["kind"] == "verified":
         assert document["summary"]["missing_choices"] == []

@@ -9,7 +9,7 @@ from tirgemm.hardware import BANK_BYTES, BANKS
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class BankCollision:
     """``lanes``, their byte ``addresses`` in shared memory, the ``bank`` of which they want the two ``words`` (byte
     addresses / 4), in a phase of ``wavefronts`` passes where ``fewest`` would do."""
 
@@ -28,9 +28,9 @@ class Clash:
         )
 
 
-def clash_of(example: Example) -> Clash | None:
+def worst_collision(example: Example) -> BankCollision | None:
     """The collision in the phase of ``example`` that loses most; None where no phase has one."""
-    worst: Clash | None = None
+    worst: BankCollision | None = None
     for lanes, banks, wavefronts in example.phases:
         wanted: dict[int, dict[int, int]] = {}
         for lane, touched in zip(lanes, banks, strict=True):
@@ -52,5 +52,5 @@ def clash_of(example: Example) -> Clash | None:
         at = example.addresses[pair[0]], example.addresses[pair[1]]
         assert at[0] is not None
         assert at[1] is not None
-        worst = Clash(pair, (at[0], at[1]), (first, second), bank, wavefronts, fewest)
+        worst = BankCollision(pair, (at[0], at[1]), (first, second), bank, wavefronts, fewest)
     return worst

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import expr
-from tirgemm.analysis.bank_collision import clash_of
+from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.analysis.explanation_documents import (
     latency_document,
     occupancy_document,
@@ -49,7 +49,7 @@ _WAVEFRONT_BYTES = 128
 _LINE_BYTES = 128
 AS_WRITTEN = "as written, not as compiled"
 
-Found = TypeVar("Found")
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class KernelExplanation:
         """Everything, with what is derived; an access that conflicts has two lanes that collide as ``clash``."""
         memory = self.memory.to_json()
         for access, document in zip(self.memory.accesses, memory["accesses"], strict=True):
-            clash = clash_of(access.example) if access.example is not None and access.conflicts else None
-            document["clash"] = asdict(clash) if clash else None
+            collision = worst_collision(access.example) if access.example is not None and access.conflicts else None
+            document["clash"] = asdict(collision) if collision else None
         return {
             "symbol": self.symbol,
             "grid": list(self.grid),
@@ -368,7 +368,7 @@ def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
     return tuple(alignments)
 
 
-def _or_missing(name: str, make: Callable[[], Found], missing: list[Unknown]) -> Found | None:
+def _or_missing(name: str, make: Callable[[], Part], missing: list[Unknown]) -> Part | None:
     try:
         return make()
     except (AnalysisFailed, InvalidDevice) as error:

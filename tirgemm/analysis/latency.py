@@ -1,4 +1,4 @@
-"""Latency of a call: the launch and the loads that a block waits for, whatever the rates of the device are."""
+"""Latency bound of a call: launch overhead and load latency, whatever the rates."""
 
 from __future__ import annotations
 

@@ -277,11 +277,11 @@ def _parameters(function: PrimFunc, kernel: KernelLaunch, m: int) -> tuple[dict[
 def _report(
     access: Access, tally: Tally, matching: Matching, unknown: str, model: BankModel, tiles: Mapping[str, TensorMap]
 ) -> AccessReport:
-    site, fate = access.first, matching.fates[access]
+    site, form = access.first, matching.forms[access]
     shared = site.space != "global"
 
     def counted(name: str) -> int:
-        return round(tally[name] * fate.share)
+        return round(tally[name] * form.share)
 
     width = max((w for s in access.sites for w in matching.uses.get(s, (s.width,))), default=site.width)
     return AccessReport(
@@ -296,7 +296,7 @@ def _report(
         loops=tuple(_loop_name(loop) for loop in access.loops),
         trips=tuple(_trips(loop) for loop in access.loops),
         copies=len(access.sites),
-        requests=round(tally.requests * fate.share),
+        requests=round(tally.requests * form.share),
         lanes=counted("lanes"),
         wavefronts=counted("wavefronts"),
         fewest_wavefronts=counted("fewest_wavefronts"),
@@ -308,10 +308,10 @@ def _report(
         aligned_bytes=0 if shared or not tally.requests else tally.aligned,
         sampled=tally.sampled,
         example=_example(site, width, tally, model),
-        bound=fate.bound,
-        fate=fate.words,
-        code=fate.code,
-        unknown=unknown or fate.missing,
+        bound=form.bound,
+        fate=form.words,
+        code=form.code,
+        unknown=unknown or form.missing,
     )
 
 

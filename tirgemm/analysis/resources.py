@@ -156,15 +156,9 @@ class Waves:
         return float(1 - Fraction(self.items, self.turns * self.slots))
 
 
-def waves_of(
-    launch: KernelLaunch, occupancy: Occupancy, device: Device, *, m: int = 1, tiles: int | None = None
-) -> Waves:
-    """How the blocks of ``launch`` at ``m`` fill ``device``, cluster by cluster.
-
-    ``tiles``: of a persistent kernel, whose blocks take tile after tile until none is left: the items are then the
-    tiles (by cluster, where blocks share them), spread over the blocks that are launched. Raises AnalysisFailed for
-    a launch of no blocks, InvalidDevice for clusters where there are none.
-    """
+def waves_of(launch: KernelLaunch, occupancy: Occupancy, device: Device, *, m: int = 1) -> Waves:
+    """How the blocks of ``launch`` at ``m`` fill ``device``, cluster by cluster. Raises AnalysisFailed for a launch of
+    no blocks, InvalidDevice for clusters where there are none."""
     cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
     blocks = 1
     for extent in launch.grid:
@@ -173,10 +167,7 @@ def waves_of(
         raise AnalysisFailed(f"{launch.symbol} launches {blocks} blocks in clusters of {cluster} at m={m}")
     slots = resident_clusters(device, cluster, occupancy.blocks)
     idle = device.units - min(device.units, slots * cluster // max(1, occupancy.blocks))
-    if tiles is None:
-        return Waves(blocks // cluster, slots, cluster, device.units, idle)
-    workers = min(blocks // cluster, slots)
-    return Waves(-(-tiles // cluster), workers, cluster, device.units, idle)
+    return Waves(blocks // cluster, slots, cluster, device.units, idle)
 
 
 @dataclass(frozen=True, slots=True)

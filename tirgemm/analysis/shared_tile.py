@@ -1,5 +1,4 @@
-"""A's tile in shared memory as its family lays it out, and the requests of a kernel in its rows and columns, for
-pictures."""
+"""Shared-memory tile of A and the requests that fall into it, for drawings."""
 
 from __future__ import annotations
 

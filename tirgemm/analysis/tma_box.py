@@ -1,5 +1,4 @@
-"""Boxes of TMA copies, moved at once in place of threads that each copy values, and how their rows lie in shared
-memory."""
+"""TMA boxes of a launch and the layout of their rows in shared memory."""
 
 from __future__ import annotations
 

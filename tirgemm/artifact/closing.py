@@ -1,4 +1,4 @@
-"""Base class of what is closed at the end of a ``with`` block."""
+"""``Closing``: base class of context managers that close themselves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Small text files that decide whom the user trusts: read only if nobody else can have written them, written mode
-600."""
+"""Files of mode 600 for keys and trust, written atomically.
+
+Read only if nobody else can have written them.
+"""
 
 from __future__ import annotations
 

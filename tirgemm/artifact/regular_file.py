@@ -1,5 +1,7 @@
-"""Regular files that somebody named: opened without waiting, whatever lies at that path, read up to a limit, and
-written whole or not at all."""
+"""Bounded reads and atomic writes of regular files at paths that users name.
+
+Opened without waiting, whatever lies at that path.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a kernel on PyTorch's tensors that the launcher takes apart itself, by PyTorch's DLPack exchange functions.
+"""Fast path of the launcher for PyTorch tensors, through their DLPack exchange functions.
 
 They cost less than calls through tvm_ffi, answer with a result or with none, and raise nothing: where they do not take
 the tensors nothing has run, and who asks tries the launcher's other functions, which say why.
@@ -30,13 +30,13 @@ def _library() -> ctypes.PyDLL | None:
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     library, anything = ctypes.PyDLL(str(native.LIBRARY)), ctypes.py_object
-    library.tirgemm_set_torch.restype = library.tirgemm_set_questions.restype = None
+    library.tirgemm_set_torch.restype = library.tirgemm_set_mode_checks.restype = None
     library.tirgemm_keep.restype = library.tirgemm_forget.restype = library.tirgemm_forget_all.restype = None
     library.tirgemm_keep.argtypes = [ctypes.c_int64, *(anything,) * 6]
     library.tirgemm_forget.argtypes = [ctypes.c_void_p]
-    library.tirgemm_kept_layers.restype, library.tirgemm_kept_call.restype = ctypes.c_int64, anything
+    library.tirgemm_kept_call.restype = anything
     library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 4]
-    library.tirgemm_set_questions.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
+    library.tirgemm_set_mode_checks.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
     library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
     library.tirgemm_call_into.argtypes = [ctypes.c_void_p]
     library.tirgemm_call_new.argtypes = [ctypes.c_void_p, ctypes.c_int, *(anything,) * 4]
@@ -65,7 +65,7 @@ def call_into(functions: LoadedFunctions) -> Callable[..., bool] | None:
     return made
 
 
-def set_questions(questions: Sequence[Callable[[], Any]], level: tuple[Any, str]) -> None:
+def set_mode_checks(questions: Sequence[Callable[[], Any]], level: tuple[Any, str]) -> None:
     """What functions of ``call_new`` ask PyTorch first: all ``questions`` must be answered by something false, and the
     attribute ``level`` (its owner and name) be below 0."""
     library = _library()
@@ -73,7 +73,7 @@ def set_questions(questions: Sequence[Callable[[], Any]], level: tuple[Any, str]
         asked: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
         for index, question in enumerate(questions):
             asked[index] = question
-        library.tirgemm_set_questions(asked, len(questions), *level)
+        library.tirgemm_set_mode_checks(asked, len(questions), *level)
 
 
 def call_new(
@@ -134,9 +134,3 @@ def forget_all() -> None:
     library = _library()
     if library is not None:
         library.tirgemm_forget_all()
-
-
-def kept_layers() -> int:
-    """How many layers calls are kept of."""
-    library = _library()
-    return 0 if library is None else int(library.tirgemm_kept_layers())

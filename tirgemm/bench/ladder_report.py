@@ -118,11 +118,13 @@ def tuned(gemm: Gemm, device: Device, regime: Regime, candidates: Sequence[Candi
     """The rung of the fastest recorded config, refused where there is none or none but the default."""
     default = ladder.config(ladder.DEFAULT, gemm, device, regime)
     choices = space(gemm)
-    recorded = [candidate for candidate in candidates if candidate.config.family == "simt"]
+    recorded = [candidate for candidate in candidates if candidate.config.family == ladder.FAMILY]
     best = [adapted(config, choices) for config in fastest_configs(recorded, _LOOKED_AT)]
     valid = [config for config in best if all(rule.check(gemm, config, device) is None for rule in RULES)]
     if not valid:
-        return LadderStep(ladder.TUNED, None, None, {}, f"no config of simt is recorded for {gemm}, {regime}")
+        return LadderStep(
+            ladder.TUNED, None, None, {}, f"no config of {ladder.FAMILY} is recorded for {gemm}, {regime}"
+        )
     if valid[0] == default:
         return LadderStep(ladder.TUNED, None, None, {}, "nothing faster than the default is recorded")
     knobs = {knob: (default[knob], value) for knob, value in valid[0].knobs if default[knob] != value}

@@ -14,7 +14,7 @@ from typing import Any
 from tirgemm.bench.results import FORMAT, Row, load
 from tirgemm.errors import InvalidGemm, InvalidRequest
 from tirgemm.families.simt import ladder
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime, regime_named
 
 SHIPPED = "shipped"
 _FILES = ("ladder.*.json", "ladder.*.json.gz")
@@ -25,7 +25,7 @@ class StoredLadder:
     """What a results file has of the ladder: its ``rows``, their ``gemms`` in order, and what they were taken on."""
 
     path: Path
-    regime: str
+    regime: Regime
     environment: dict[str, Any]
     rows: tuple[Row, ...]
     gemms: tuple[Gemm, ...]
@@ -70,10 +70,10 @@ def _stored(path: Path) -> StoredLadder:
         rows = tuple(row for row in document["rows"] if row["variant"] in rungs)
         gemms = tuple(map(Gemm.parse, dict.fromkeys(row["gemm"] for row in rows)))
         environment = {name: document["environment"][name] for name in ("device", "device_key", "commit", "date")}
-        stored = StoredLadder(path, str(document["regime"]), environment, rows, gemms)
+        stored = StoredLadder(path, regime_named(str(document["regime"])), environment, rows, gemms)
     except FileNotFoundError as error:
         raise InvalidRequest(f"there is no results file {path}") from error
-    except (OSError, EOFError, ValueError, KeyError, TypeError, InvalidGemm) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, InvalidGemm, InvalidRequest) as error:
         raise InvalidRequest(f"{path} is not a results file: {type(error).__name__}: {error}") from error
     if written != FORMAT:
         raise InvalidRequest(f"{path} has format {written!r:.80}; this version of tirgemm reads {FORMAT}")

@@ -20,6 +20,7 @@ from tirgemm.errors import (
     Unsupported,
 )
 from tirgemm.families import family_named
+from tirgemm.families.simt.ladder import FAMILY
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records.comparable_times import known_candidates
 
@@ -72,7 +73,7 @@ class LadderRun:
 
         Raises Unsupported where simt does not write the problem.
         """
-        refused = family_named("simt").supports(gemm, self.workbench.device)
+        refused = family_named(FAMILY).supports(gemm, self.workbench.device)
         if refused:
             raise Unsupported(refused)
         ladder = steps(gemm, self.workbench.device, regime)
@@ -116,7 +117,7 @@ class LadderRun:
             scale = gemm.flops / Gemm.parse(largest["gemm"]).flops
             return largest["median_us"] * scale / 1e6, f"its time at {largest['gemm']}"
         assert step.config is not None
-        us = family_named("simt").predict_us(gemm, step.config, self.workbench.device, regime)
+        us = family_named(FAMILY).predict_us(gemm, step.config, self.workbench.device, regime)
         return us / 1e6, "the family's estimate"
 
 

@@ -17,7 +17,7 @@ from tirgemm.expr import Dim
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ring_buffer import RingBuffer
 from tirgemm.families.common.tile_work import TileWork
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.launch import Launch
 from tirgemm.layouts import Layout, TiledCopy
 
@@ -72,11 +72,11 @@ class Family(Protocol):
         """The static rules, cheapest first."""
         ...
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         """A good config without tuning: pure, a few milliseconds at most, in the space, passing every rule."""
         ...
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         """A rough analytic time in microseconds, to compare the defaults of several families."""
         ...
 
@@ -149,7 +149,7 @@ class WithSharedTile(Protocol):
 class WithLoadWaits(Protocol):
     """A family whose estimate knows what a launch and a load take, for problems too small to fill a GPU."""
 
-    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
         """What a block of ``config`` waits for in ``regime``."""
         ...
 
@@ -171,7 +171,7 @@ class WithTileWork(Protocol):
         """What the blocks of ``configs`` do."""
         ...
 
-    def estimates_us(self, gemm: Gemm, configs: ConfigColumns, device: Device, regime: str) -> Any:
+    def estimates_us(self, gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:
         """``predict_us`` of each of ``configs``, as an array."""
         ...
 
@@ -180,7 +180,9 @@ class WithTileWork(Protocol):
 class WithShortlist(Protocol):
     """A family that ranks a table of configs to find its default."""
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
+    def shortlist(
+        self, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
+    ) -> list[Config]:
         """At most ``count`` configs that pass every rule and cut the work in different ways, the default first; without
         ``trained`` by the analytic estimate alone."""
         ...

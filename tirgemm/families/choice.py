@@ -1,5 +1,4 @@
-"""Choice across families: their defaults, the one that is expected to be fastest first, and what a search begins
-with."""
+"""Ranked defaults across families and the opening configs of a search."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from tirgemm.families.base import Family, WithShortlist
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.features import expected_us, features
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 # A family that the model says nothing of has its default tried where its estimate is at most so many times the best's.
 PROMISING = 1.5
@@ -20,7 +19,9 @@ PROMISING = 1.5
 FAR_BEHIND = 4.0
 
 
-def ranked_defaults(families: Iterable[Family], gemm: Gemm, device: Device, regime: str) -> list[tuple[Family, Config]]:
+def ranked_defaults(
+    families: Iterable[Family], gemm: Gemm, device: Device, regime: Regime
+) -> list[tuple[Family, Config]]:
     """Each family with its default, fastest first by the ranking model where that covers the problem in all families
     that are not far behind; those come last.
 
@@ -37,7 +38,7 @@ def ranked_defaults(families: Iterable[Family], gemm: Gemm, device: Device, regi
     return sorted(defaults, key=lambda pair: times[pair[0].name])
 
 
-def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: str, count: int) -> list[Config]:
+def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: Regime, count: int) -> list[Config]:
     """What is tried before anything is searched for, best first.
 
     The best default; the ``count`` best over all families by the ranking model; the best by analytic estimates alone,
@@ -70,7 +71,7 @@ def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: str,
 
 
 def _by_estimate(
-    families: Sequence[Family], defaults: Mapping[str, Config], gemm: Gemm, device: Device, regime: str
+    families: Sequence[Family], defaults: Mapping[str, Config], gemm: Gemm, device: Device, regime: Regime
 ) -> dict[Config, float]:
     """Each family's default by its analytic estimate, with that estimate."""
     times = {}
@@ -83,7 +84,7 @@ def _by_estimate(
 
 
 def expected_time_us(
-    family: Family, config: Config, gemm: Gemm, device: Device, regime: str, model: RankingModel | None
+    family: Family, config: Config, gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
 ) -> float:
     """Microseconds of a config that the model expects; the analytic estimate where there is none, or it does not cover
     the problem."""

@@ -1,4 +1,7 @@
-"""``grid_program``: a scheduled TensorIR workload as a CPU Program whose blocks are the turns of its outermost loop."""
+"""``grid_program``: a scheduled TensorIR workload as a CPU Program whose blocks are the turns of its outermost loop.
+
+Public API of families in other packages (docs/adding-a-family.md); no family of ours schedules its kernel so.
+"""
 
 from __future__ import annotations
 

@@ -18,24 +18,13 @@ from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithDerivedKnobs, WithTileWork
 from tirgemm.families.common.config_columns import Column, ConfigColumns
+from tirgemm.families.common.knob_parts import knob_parts
 from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.common.tile_work import Features, TileWork, physical_features
-from tirgemm.gemm import Gemm
-
-# The knobs that play one part go by one name in every family where they can; the first that is present counts.
-# A block of 0 is the whole extent.
-_PARTS: dict[str, tuple[str, ...]] = {
-    "tile_m": ("block_m", "tile_m"),
-    "tile_n": ("block_n", "tile_n"),
-    "tile_k": ("block_k", "tile_k"),
-    "thread_m": ("thread_m", "tile_m", "warp_m"),
-    "thread_n": ("thread_n", "tile_n", "warp_n"),
-    "stages": ("stages",),
-    "split": ("split_k", "split"),
-}
+from tirgemm.gemm import Gemm, Regime
 
 
-def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str, family: Family) -> Features:
+def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime, family: Family) -> Features:
     """Every feature of ``configs``, which are the family's, beside their knobs: numbers, or arrays of one length."""
     if isinstance(family, WithTileWork):
         work, us = family.tile_work(gemm, configs, device), family.estimates_us(gemm, configs, device, regime)
@@ -47,7 +36,7 @@ def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str, fa
 
 
 def expected_us(
-    gemm: Gemm, configs: ConfigColumns, inputs: Features, regime: str, model: RankingModel | None
+    gemm: Gemm, configs: ConfigColumns, inputs: Features, regime: Regime, model: RankingModel | None
 ) -> npt.NDArray[np.float64]:
     """Microseconds of each of ``configs`` by their features ``inputs``: the estimate, corrected by ``model`` where that
     covers the problem."""
@@ -66,11 +55,11 @@ def _derived(configs: Sequence[Config], family: object) -> Mapping[str, Column]:
 
 def _work_of_knobs(gemm: Gemm, configs: ConfigColumns, device: Device, derived: Mapping[str, Column]) -> TileWork:
     """Tiles without clusters in waves of one block an SM, as far as the knobs say."""
-    known = {**configs.knobs, **derived}
+    parts = knob_parts({**configs.knobs, **derived})
     absent = np.full(len(configs), math.nan)
 
     def part(name: str, otherwise: Any = absent) -> Any:
-        column = next((known[knob] for knob in _PARTS[name] if knob in known), None)
+        column = parts.get(name)
         return otherwise if column is None or column.dtype.kind not in "iu" else column.astype(np.float64)
 
     def tile(name: str, size: int) -> Any:

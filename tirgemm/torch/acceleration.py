@@ -21,7 +21,7 @@ from tirgemm.kernel_source import KernelSource, Policy, Preparation, policy_name
 from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import LinearKernels, LinearReport
-from tirgemm.torch.linear_module import Linear, become, become_plain
+from tirgemm.torch.linear_module import Linear, convert_to_kernel_linear, restore_linear
 from tirgemm.torch.linear_problems import LinearProblems, linears_of
 from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_rows
 from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
@@ -141,7 +141,7 @@ class Acceleration:
             kernel = self._table.find(gemm, device)
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
-                self._table.leave(kernel, lost_rows(kernel, modules))
+                self._table.exclude_rows(kernel, lost_rows(kernel, modules))
                 raced.append((kernel, device))
         return raced
 
@@ -190,8 +190,8 @@ class Acceleration:
 
     def _leave(self, lost: Mapping[RacedKernel, float]) -> None:
         for each, ratio in lost.items():
-            left = self._table.left(each.kernel.gemm, each.kernel.device)
-            self._table.leave(each.kernel, left | {each.rows: ratio})
+            left = self._table.excluded_rows(each.kernel.gemm, each.kernel.device)
+            self._table.exclude_rows(each.kernel, left | {each.rows: ratio})
 
     def _give_back(self, *, all_made: bool) -> None:
         ours = {id(linear.module) for linear in self._replaced_linears()}
@@ -200,7 +200,7 @@ class Acceleration:
                 continue
             if each.linear.left_to_pytorch(self._table):
                 each.reason = SLOWER
-                become_plain(each.linear.module)
+                restore_linear(each.linear.module)
                 self._replaced.remove(each.linear.module)
 
     def _arrived(self, kernel: Kernel) -> None:
@@ -232,7 +232,7 @@ class Acceleration:
             while self._replaced:
                 module = self._replaced.pop()
                 if type(module) is Linear:
-                    become_plain(module)
+                    restore_linear(module)
 
     def __str__(self) -> str:
         verb = "would be replaced" if self.dry_run else "replaced"
@@ -298,7 +298,9 @@ def accelerate(
         if not dry_run:
             for each in kernels:
                 if not each.reason:
-                    become(each.linear.module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch)
+                    convert_to_kernel_linear(
+                        each.linear.module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch
+                    )
                     done._replaced.append(each.linear.module)
             done._race(all_made=False)
             if chosen is not None:

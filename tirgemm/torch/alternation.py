@@ -1,4 +1,4 @@
-"""Times of calls that take turns, and calls captured in CUDA graphs."""
+"""Interleaved timing of PyTorch calls, and capture of calls in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from tirgemm.rounds import FixedRounds, alternate
 
 _WARM_UP_CALLS = 3
 
@@ -31,7 +33,7 @@ def alternating(
     synchronise: Callable[[], None],
     prepare: Callable[[str], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Milliseconds a call, by way, of each of its ``turns``, whose order changes every round.
+    """Milliseconds a call, by way, of each of its ``turns``, in an order drawn anew for every round.
 
     A turn has as many calls of each way, so that what a turn costs beside them is the same. ``prepare`` is given the
     way before each of its turns, untimed. No garbage is collected meanwhile.
@@ -46,13 +48,9 @@ def alternating(
         for way in ways:
             turn(way, _WARM_UP_CALLS)
         count = max(1, math.ceil(turns.seconds / min(turn(way, 1) for way in ways)))
-        samples: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(-1, turns.count):  # one to warm up
-            for way in sorted(ways, reverse=number % 2 == 1):
-                took = turn(way, count)
-                if number >= 0:
-                    samples[way].append(1e3 * took / count)
-        return samples
+        blocks = {way: (lambda way=way: [1e3 * turn(way, count) / count]) for way in ways}
+        samples = alternate(blocks, FixedRounds(1 + turns.count))
+        return {way: taken[1:] for way, taken in samples.items()}  # the first was to warm up
 
 
 @dataclass(frozen=True, slots=True)

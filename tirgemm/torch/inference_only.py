@@ -1,4 +1,4 @@
-"""Operators of PyTorch that have no gradient, and say so."""
+"""Refusal of gradients for PyTorch operators that have none."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class KernelTable:
         self._entries: dict[_Key, _Entry] = {}
         self._by_name: dict[str, Kernel] = {}
         # By kernel_sha256 the kernel's time over PyTorch's, where that is left the calls.
-        self._left: dict[str, dict[Range, float]] = {}
+        self._excluded: dict[str, dict[Range, float]] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def name(self, kernel: Kernel) -> str:
@@ -59,7 +59,7 @@ class KernelTable:
         copied = KernelTable(dependent_launch=self._dependent_launch)
         with self._lock:
             copied._entries = {key: _Entry({**entry.exact}, {**entry.ranges}) for key, entry in self._entries.items()}
-            copied._left = {**self._left}
+            copied._excluded = {**self._excluded}
         return copied
 
     def add(self, kernel: Kernel) -> None:
@@ -74,7 +74,7 @@ class KernelTable:
             )
         self.name(kernel)
         with self._lock:
-            self._left.pop(kernel.kernel_sha256, None)
+            self._excluded.pop(kernel.kernel_sha256, None)
             entry = self._entries.setdefault(_key(gemm, kernel.device.key), _Entry())
             known = entry.ranges.get(gemm.m) if isinstance(gemm.m, Range) else entry.exact.get(gemm.m)
             if known is not None and is_tuned(known) and not is_tuned(kernel):
@@ -97,30 +97,30 @@ class KernelTable:
                 del entry.exact[gemm.m]
         self._tell()
 
-    def leave(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
-        """Leave PyTorch the calls with these rows that ``kernel`` would serve, until the kernel is added again; each
+    def exclude_rows(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
+        """Leave to PyTorch the calls with these rows that ``kernel`` would serve, until the kernel is added again; each
         with its time over PyTorch's."""
         with self._lock:
-            self._left[kernel.kernel_sha256] = dict(rows)
+            self._excluded[kernel.kernel_sha256] = dict(rows)
         self._tell()
 
     def find(self, gemm: Gemm, device: Device, *, tuned: bool = False) -> Kernel | None:
         """The kernel of this very problem, else that of the narrowest range of m around it, else one for addresses that
         are aligned to less; only ``tuned`` ones, where that is asked for. None where PyTorch is left all of its m."""
         kernel = self._offered(gemm, device, tuned=tuned)
-        if kernel is None or _covered(gemm, self._left.get(kernel.kernel_sha256, {})):
+        if kernel is None or _covered(gemm, self._excluded.get(kernel.kernel_sha256, {})):
             return None
         return kernel
 
-    def left(self, gemm: Gemm, device: Device) -> dict[Range, float]:
+    def excluded_rows(self, gemm: Gemm, device: Device) -> dict[Range, float]:
         """The rows that the problem's kernel leaves to PyTorch, with its time over PyTorch's."""
         kernel = self._offered(gemm, device, tuned=False)
-        left = {} if kernel is None else self._left.get(kernel.kernel_sha256, {})
+        left = {} if kernel is None else self._excluded.get(kernel.kernel_sha256, {})
         return {rows: ratio for rows, ratio in left.items() if gemm.m_min <= rows.high and rows.low <= gemm.m_max}
 
-    def leaves(self, gemm: Gemm, device: Device) -> bool:
-        """Whether PyTorch is left all m of the problem."""
-        return _covered(gemm, self.left(gemm, device))
+    def excludes(self, gemm: Gemm, device: Device) -> bool:
+        """Whether all m of the problem are excluded, so that PyTorch computes them."""
+        return _covered(gemm, self.excluded_rows(gemm, device))
 
     def _offered(self, gemm: Gemm, device: Device, *, tuned: bool) -> Kernel | None:
         aligns = [gemm.align >> bits for bits in range(gemm.align.bit_length()) if gemm.align >> bits >= _LEAST_ALIGN]

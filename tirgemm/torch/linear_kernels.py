@@ -73,7 +73,7 @@ class LinearKernels:
     def _now(self, gemm: Gemm, failures: Mapping[Gemm, str]) -> str:
         device = self.linear.device
         kernel = self._table.find(gemm, device) if device is not None else None
-        left = self._table.left(gemm, device) if device is not None else {}
+        left = self._table.excluded_rows(gemm, device) if device is not None else {}
         told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows" for rows, ratio in left.items())
         if kernel is not None:
             return f"{_words(kernel)}; {SLOWER}, {told}" if left else _words(kernel)

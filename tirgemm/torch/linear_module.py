@@ -106,7 +106,9 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         return f"{super().extra_repr()}{act}{''.join(f', {name}=True' for name, is_asked in asked.items() if is_asked)}"
 
 
-def become(module: nn.Linear, *, prepack: bool, invariant: bool = False, dependent_launch: bool = False) -> None:
+def convert_to_kernel_linear(
+    module: nn.Linear, *, prepack: bool, invariant: bool = False, dependent_launch: bool = False
+) -> None:
     """Make ``module`` itself a Linear, so that whoever holds it, its hooks and its parameters stay as they are."""
     own: Any = module
     own._packed = PackedWeight() if prepack else None
@@ -115,7 +117,7 @@ def become(module: nn.Linear, *, prepack: bool, invariant: bool = False, depende
     module.__class__ = Linear  # last: another thread may call it
 
 
-def become_plain(module: nn.Linear) -> None:
+def restore_linear(module: nn.Linear) -> None:
     """Make ``module`` a ``torch.nn.Linear`` again."""
     module.__class__ = nn.Linear
     for name in _OWN:

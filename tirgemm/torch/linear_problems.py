@@ -32,7 +32,7 @@ class LinearProblems:
 
     def left_to_pytorch(self, table: KernelTable) -> bool:
         """Whether PyTorch is left all rows of all its problems."""
-        return self.device is not None and all(table.leaves(gemm, self.device) for gemm in self.gemms)
+        return self.device is not None and all(table.excludes(gemm, self.device) for gemm in self.gemms)
 
 
 def linears_of(model: nn.Module, rows: Sequence[int | Range], *, invariant: bool = False) -> list[LinearProblems]:

@@ -196,12 +196,12 @@ def _switched(
     was before."""
     raced = tuple(raced)
     kernels = {each.kernel.kernel_sha256: each.kernel for each in raced}
-    left = {sha256: table.left(kernel.gemm, kernel.device) for sha256, kernel in kernels.items()}
+    left = {sha256: table.excluded_rows(kernel.gemm, kernel.device) for sha256, kernel in kernels.items()}
 
     def switch(on: Collection[RacedKernel] | None) -> None:
         for sha256, kernel in kernels.items():
             off = [each.rows for each in raced if each.kernel is kernel and (on is None or each not in on)]
-            table.leave(kernel, left[sha256] | dict.fromkeys(off, math.inf))
+            table.exclude_rows(kernel, left[sha256] | dict.fromkeys(off, math.inf))
         for linear in linears:
             use_kernels(linear.module, on is not None and not linear.left_to_pytorch(table))
 
@@ -209,6 +209,6 @@ def _switched(
         yield switch
     finally:
         for sha256, kernel in kernels.items():
-            table.leave(kernel, left[sha256])
+            table.exclude_rows(kernel, left[sha256])
         for linear in linears:
             use_kernels(linear.module, True)

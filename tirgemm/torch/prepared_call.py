@@ -169,7 +169,7 @@ def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
     table = table_of(operands.dependent_launch)
     kernel = table.find(gemm, device, tuned=tuned)
     if kernel is None:
-        return Unserved(SLOWER) if table.left(gemm, device) else Unserved(NO_KERNEL, gemm, device)
+        return Unserved(SLOWER) if table.excluded_rows(gemm, device) else Unserved(NO_KERNEL, gemm, device)
     m = gemm.m_max
     return PreparedCall(
         kernel,

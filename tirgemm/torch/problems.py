@@ -1,4 +1,4 @@
-"""Memory layouts of PyTorch matrices as a Gemm has them, and what of a tensor no kernel can read.
+"""Conversion of PyTorch tensors' memory layouts to ``Gemm`` layouts.
 
 Tensors come as they are written in mathematics, A as (m, k) and B as (k, n), a batch in front; how they lie in memory
 gives the layout, the leading dimensions and the batch strides.

@@ -1,4 +1,4 @@
-"""``ServedCalls``: the kernels of calls of ``linear`` that were served, by weight, bias and the shape of x."""
+"""``ServedCalls``: cache of prepared ``linear`` calls by weight, bias and the shape of x."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ServedCalls:
         self._lock = threading.RLock()
         for table in (TABLE, DEPENDENT_TABLE):
             table.on_change(self.clear)
-        tensor_calls.set_questions(QUESTIONS, LEVEL)
+        tensor_calls.set_mode_checks(QUESTIONS, LEVEL)
 
     def clear(self) -> None:
         """Forget all."""

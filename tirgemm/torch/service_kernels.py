@@ -12,6 +12,7 @@ from tirgemm.device import Device
 from tirgemm.errors import ServiceError, ServiceUnreachable, TirgemmError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
+from tirgemm.status import ENDED
 
 if TYPE_CHECKING:
     from tirgemm.client import Client
@@ -136,7 +137,7 @@ class ServiceKernels:
         if job.get("kernel"):
             arrived(self._loaded(self._document(job["kernel"]), gemm, device))
             return True
-        if job.get("status") in ("failed", "cancelled", "done"):
+        if job.get("status") in ENDED:
             raise ServiceError(f"job {job_id} ended as {job.get('status')}: {job.get('error')}", job)
         if job.get("fallback") and gemm not in defaults:
             arrived(self._loaded(self._document(job["fallback"]), gemm, device))

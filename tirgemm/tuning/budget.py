@@ -60,12 +60,12 @@ class Budget:
         return Budget(min(self.trials + spent, MAX_TRIALS), self.seconds, Effort.EXHAUSTIVE)
 
 
-def usual(budget: Budget) -> bool:
+def is_within_default(budget: Budget) -> bool:
     """Whether ``budget`` asks for no more than one that nobody named."""
     return budget.effort.level <= Budget().effort.level and budget.trials <= Budget().trials
 
 
-class Searched(Protocol):
+class SearchRecord(Protocol):
     """What a kernel, or a short account of one, says of the search behind it."""
 
     @property
@@ -76,7 +76,7 @@ class Searched(Protocol):
     def search(self) -> SearchSummary | None: ...
 
 
-def effort_of(record: Searched) -> Effort:
+def effort_of(record: SearchRecord) -> Effort:
     """The effort that the search behind ``record`` made. Shipped records stand for the usual one, and so does one that
     does not say, or names another version's level."""
     if record.role != "tuned":
@@ -99,7 +99,7 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
     return search_covers(record, budget, families)
 
 
-def search_covers(record: Searched, budget: Budget, families: Collection[str] | None = None) -> bool:
+def search_covers(record: SearchRecord, budget: Budget, families: Collection[str] | None = None) -> bool:
     """``covers`` by what the search was, whatever the family that it chose."""
     if budget.effort is Effort.NONE:
         return record.role != "unverified"
@@ -108,7 +108,7 @@ def search_covers(record: Searched, budget: Budget, families: Collection[str] | 
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False
     ended, seconds = (search.ended, search.seconds or 0.0) if search else (None, 0.0)
-    if ended == "shipped" and usual(budget):
+    if ended == "shipped" and is_within_default(budget):
         return True
     if ended in ("expected_gain", "complete") and effort_of(record).level >= budget.effort.level:
         return True

@@ -14,7 +14,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 CONFIGS = 16
 # Of the configs of a family that ranks them, the share that is the first of its ranking; the others are drawn from so
@@ -26,7 +26,7 @@ _DRAWS = 200
 
 
 def configs_to_collect(
-    gemm: Gemm, device: Device, regime: str, families: Iterable[Family], *, count: int = CONFIGS, seed: int = 0
+    gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], *, count: int = CONFIGS, seed: int = 0
 ) -> list[Config]:
     """About ``count`` valid configs, each family's default among them. The same seed draws the same ones."""
     defaults = [(family, family.default(gemm, device, regime)) for family in families]

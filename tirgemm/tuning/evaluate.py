@@ -25,7 +25,6 @@ from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search.search import Proposal
-from tirgemm.tuning.search.space_trace import trace_of
 from tirgemm.tuning.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -120,7 +119,6 @@ class Evaluator:
             self.regime,
             proposal.config,
             Status.CRASHED,
-            trace=proposal.trace_json,
             attempt=self.workbench.store.begin_attempt(self.key(proposal.config)),
             predicted_us=proposal.predicted_us,
         )
@@ -251,7 +249,6 @@ class Evaluator:
                 config,
                 Status.MEASURED,
                 attempt=attempt,
-                trace=trace_of(self.gemm, self.workbench.device, config),
                 sample_sets=(replace(samples, reason="search"),),
                 error=max((float(t["error"]) for t in certificate.tests if t.get("error") is not None), default=None),
             )

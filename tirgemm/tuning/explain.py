@@ -123,18 +123,10 @@ def with_knobs(family: Family, gemm: Gemm, device: Device, config: Config, knobs
     return completed(family, gemm, device, config, parse_knobs(family, gemm, device, knobs))
 
 
-def memory_of(
-    gemm: Gemm, config: Config, device: Device, *, compiled: bool = True, m: int = 0
-) -> tuple[KernelAnalysis, ...]:
-    """The memory accesses alone of every kernel of ``config``, in order of launch; arguments and errors as
-    ``explain``."""
-    program = _program(writing(gemm, config.family, device), gemm, config, device)
-    return memory_of_program(program, gemm, device, compiled=compiled, m=m)
-
-
 def rolled_memory_of(gemm: Gemm, config: Config, device: Device, *, m: int = 0) -> tuple[KernelAnalysis, ...]:
-    """As ``memory_of`` without machine code, with loops that the kernel unrolls left as loops: the sums are the same,
-    and take a tenth of the time where much is unrolled.
+    """The memory accesses alone of every kernel of ``config``, in order of launch, without machine code, with loops
+    that the kernel unrolls left as loops: the sums are the same, and take a tenth of the time where much is unrolled.
+    Arguments and errors as ``explain``.
 
     Where something is unknown so, or sampled, as a register that a loop chooses, the loops are unrolled after all.
     """
@@ -154,7 +146,7 @@ def _program(family: Family, gemm: Gemm, config: Config, device: Device) -> Prog
 def memory_of_program(
     program: Program, gemm: Gemm, device: Device, *, compiled: bool = True, m: int = 0
 ) -> tuple[KernelAnalysis, ...]:
-    """As ``memory_of``, of a program that is at hand."""
+    """The memory accesses of every kernel of ``program``, in order of launch; errors as ``explain``."""
     host, module, source = lower_all(program, device.arch)
     launch = checked_launch(program, host)
     cubin = compile_lowered(source, device.arch)[1].data if compiled else None

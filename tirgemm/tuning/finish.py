@@ -1,4 +1,4 @@
-"""The last stages of tuning: choose among the best few, certify the choice, take its figures, package and store it."""
+"""Final stages of tuning: selection race, certificate, reporting race, packaging."""
 
 from __future__ import annotations
 

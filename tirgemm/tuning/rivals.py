@@ -1,4 +1,4 @@
-"""Losing candidates: what rules pruned, what failed, and how the runner-up differs from the kernel."""
+"""Summary of losing candidates: pruned by rule, failed, and the runner-up's differences."""
 
 from __future__ import annotations
 

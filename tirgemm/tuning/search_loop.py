@@ -46,9 +46,9 @@ class SearchLoop:
         self.overlap = tuning.device.kind != "cpu"
         self.effort = tuning.budget.effort
         # What was asked for and is not known yet to be worth its time, and the gain that is expected of it.
-        self.held: list[Proposal] = []
+        self.pending_proposals: list[Proposal] = []
         self.expected_gain: float | None = None
-        self.hopeless = False
+        self.below_least_gain = False
         self._results = 0
         self._judged_after = -1
         # Results that are to come back before the next batch.
@@ -86,7 +86,7 @@ class SearchLoop:
         """Why no more is proposed, once that is so."""
         if self.exhausted:
             return "exhausted"
-        if self.hopeless:
+        if self.below_least_gain:
             return "expected_gain"
         if self.only is not None and self.trials == self.limit < self.tuning.budget.trials:
             return "complete"
@@ -98,11 +98,11 @@ class SearchLoop:
             self.propose()
         if self.building:
             at_once = self.overlap and self.built
-            self.collect(self.tuning.workbench.ended(self.building, *((0.0,) if at_once else ())))
+            self.take_finished_builds(self.tuning.workbench.ended(self.building, *((0.0,) if at_once else ())))
         if self.built and (self.overlap or not self.building):
             self.measure(self.tuning.evaluator.measurers)
         if self.late:
-            self.drop_what_is_late()
+            self.drop_overdue()
         return self.active
 
     @property
@@ -111,7 +111,7 @@ class SearchLoop:
         return bool(self.building or self.built) or self._may_propose()
 
     def _may_propose(self) -> bool:
-        return not (self.exhausted or self.hopeless or self.late) and self.trials < self.limit
+        return not (self.exhausted or self.below_least_gain or self.late) and self.trials < self.limit
 
     @property
     def batch(self) -> int:
@@ -128,26 +128,26 @@ class SearchLoop:
         if not self._may_propose():
             return False
         waiting = len(self.building) + len(self.built)
-        if self.held:  # judged anew by every result that comes
+        if self.pending_proposals:  # judged anew by every result that comes
             return not waiting or self._judged_after < self._results
         return not waiting or (self.overlap and self.awaited <= 0 and waiting <= 2 * BATCH)
 
     def propose(self) -> None:
         """Ask the search for a batch and submit its builds, if it is worth its time."""
-        if not self.held:
+        if not self.pending_proposals:
             self._pause()
             if not self.measured or not self.overlap:
                 self.tuning.enter(Phase.BUILDING)
             with spans.span("propose"):
-                self.held = self.search.ask(self.batch)
+                self.pending_proposals = self.search.ask(self.batch)
         self._judged_after = self._results
         in_flight = bool(self.building or self.built)
         if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
             return
-        if self._is_hopeless(self.held):
-            self.hopeless = not in_flight
+        if self._is_below_least_gain(self.pending_proposals):
+            self.below_least_gain = not in_flight
             return
-        proposals, self.held = self.held, []
+        proposals, self.pending_proposals = self.pending_proposals, []
         self.awaited = (len(proposals) + 1) // 2
         self.exhausted = not proposals
         self.trials += len(proposals)
@@ -166,7 +166,7 @@ class SearchLoop:
             )
         )
 
-    def _is_hopeless(self, proposals: list[Proposal]) -> bool:
+    def _is_below_least_gain(self, proposals: list[Proposal]) -> bool:
         """Whether less is expected of a batch than the effort is for."""
         if self.only is not None or not proposals:
             return False
@@ -181,7 +181,7 @@ class SearchLoop:
         self.tuning.deadline = self.deadline
         self.tuning.raise_if_cancelled()
 
-    def collect(self, done: Collection[Future[Binary]]) -> None:
+    def take_finished_builds(self, done: Collection[Future[Binary]]) -> None:
         """Take over the builds that have ended."""
         for future in [f for f in self.building if f in done]:  # in the order of the proposals
             self.built.append((self.building.pop(future), future))
@@ -230,7 +230,7 @@ class SearchLoop:
             )
         )
 
-    def drop_what_is_late(self) -> None:
+    def drop_overdue(self) -> None:
         """Take back what has not begun when the time is over."""
         for future in list(self.building):
             if future.cancel():

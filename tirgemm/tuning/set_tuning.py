@@ -19,7 +19,7 @@ from tirgemm.families.choice import expected_time_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.timings import SearchEnd, SearchSummary
-from tirgemm.tuning.budget import Budget, usual
+from tirgemm.tuning.budget import Budget, is_within_default
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition
 from tirgemm.tuning.kernel_set.set_events import SetEvents
@@ -172,7 +172,7 @@ class SetTuning(Tuning):
         """What was shipped of each size for another device, driver or TVM, where that is all that the usual budget
         tries; None where the sizes are to be searched."""
         offered = {tuning.gemm: tuning.offered for tuning in tunings}
-        return offered if all(offered.values()) and known.role != "tuned" and usual(self.budget) else None
+        return offered if all(offered.values()) and known.role != "tuned" and is_within_default(self.budget) else None
 
     def _searched(self, tunings: list[Tuning], offered: Mapping[Gemm, Sequence[Config]] | None) -> SearchSummary:
         """Search every size within the budget, or try what is ``offered`` there; what that came to, with the counts of

@@ -130,12 +130,12 @@ class Sweep:
         if building:
             done = workbench.ended(building, *((0.0,) if overlap and built else ()))
             for problem in waiting:
-                problem.loop.collect(done)
+                problem.loop.take_finished_builds(done)
         if overlap or not any(p.loop.building for p in waiting):
             self._measure_one(waiting)
         if time.monotonic() > self.deadline:
             for problem in waiting:
-                problem.loop.drop_what_is_late()
+                problem.loop.drop_overdue()
 
     def _propose(self, waiting: list[_Problem], most: int) -> None:
         """Batches for the problems of the likeliest gain, until ``most`` candidates are in flight."""

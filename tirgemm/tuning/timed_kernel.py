@@ -1,4 +1,4 @@
-"""Recording of a kernel's timeline: the kernel is built with time stamps, called on the GPU, and its ring buffers read.
+"""Recording of kernel timelines from a build with time stamps.
 
 The kernel with time stamps is another one than that which is tuned, served and measured: it is built for the recording
 and kept by nobody.

@@ -17,7 +17,7 @@ from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancel
 from tirgemm.families import Family
 from tirgemm.families.choice import opening, ranked_defaults
 from tirgemm.timings import SearchEnd, SearchSummary, Timings
-from tirgemm.tuning.budget import Budget, covers, usual
+from tirgemm.tuning.budget import Budget, covers, is_within_default
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import FULL, QUICK, Finalist, FinishPlan, Selection, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
@@ -119,7 +119,7 @@ class Tuning(TuningTask):
 
     def improved(self, known: KernelRecord) -> KernelRecord:
         """What a search selects, or where the usual budget is asked for a race of the default and what was shipped."""
-        only_offered = bool(self.offered) and known.role != "tuned" and usual(self.budget)
+        only_offered = bool(self.offered) and known.role != "tuned" and is_within_default(self.budget)
         summary = self.try_offered() if only_offered else self.search()
         self.raise_if_cancelled()
         self.end.finishing = True

@@ -18,7 +18,7 @@ from tirgemm.families import Family, family_named, refusal, supporting
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.evaluate import Evaluator
-from tirgemm.tuning.process.interrupts import EndOfWork
+from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
 from tirgemm.tuning.workbench import Workbench
 
@@ -63,7 +63,7 @@ class TuningTask:
         self.seed = seed
         self.other_devices = other_devices
         self._control = control or Control()
-        self.end = EndOfWork(self._control.cancel, self._control.stop)
+        self.end = StopSignal(self._control.cancel, self._control.stop)
         # When the search is to end, by time.monotonic(), while there is one.
         self.deadline: float | None = None
         self._phase: tuple[Phase, str] = Phase.STARTING, ""

@@ -26,7 +26,7 @@ from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import JobRequest
 from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelRow
 from tirgemm.tuning_db.pages import place_of
-from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_recorded
+from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_by_problem
 from tirgemm.tuning_db.queue.job_leases import cancel_live
 from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, require_room
 from tirgemm.tuning_db.times import iso
@@ -172,7 +172,7 @@ class BatchTable(ClockedTables):
                 }
                 for number, one in enumerate(ordered)
             ]
-            recorded = trials_recorded(connection, set(gemms.values()))
+            recorded = trials_by_problem(connection, set(gemms.values()))
             for number, job in new.items():
                 request = ordered[number].request
                 job.values["recorded_before"] = recorded[gemms[request.gemm], request.device.key, request.regime]

@@ -76,7 +76,7 @@ def spending(connection: Connection, batch_id: str) -> Spending:
     return _spending(_jobs(connection, batch_id))
 
 
-def trials_recorded(connection: Connection, gemm_ids: Collection[int]) -> Counter[tuple[int, str, str]]:
+def trials_by_problem(connection: Connection, gemm_ids: Collection[int]) -> Counter[tuple[int, str, str]]:
     """How many candidates were tried of these problems, by problem, device class and regime."""
     problem = (CandidateRow.gemm_id, CandidateRow.device_key, CandidateRow.regime)
     counted = select(*problem, func.count(CandidateRow.id).label("tried")).where(_TRIED).group_by(*problem)

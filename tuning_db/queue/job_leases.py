@@ -1,4 +1,7 @@
-"""Leases on jobs, within a transaction: their holders, the fence of what a holder writes, the death of holders."""
+"""Leases on jobs: holders, fencing of writes, expiry.
+
+All within the caller's transaction.
+"""
 
 from __future__ import annotations
 

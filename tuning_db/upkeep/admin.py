@@ -40,7 +40,7 @@ class Info:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectedGarbage:
     """What collecting threw away, or would have: blobs that no artifact names, and files left unfinished by kills."""
 
     blobs: int
@@ -107,9 +107,9 @@ def _damaged_rows(connection: Connection) -> list[str]:
     return damaged
 
 
-def collect(
+def collect_garbage(
     db: Database, *, older_than_s: float = COLLECT_AFTER_S, locked: Collection[str] = (), dry_run: bool = False
-) -> Collected:
+) -> CollectedGarbage:
     """Delete blobs that no artifact names, that are old enough and not ``locked``; with ``dry_run`` only count them."""
     if not older_than_s >= 0:
         raise InvalidRequest(f"the age from which blobs are collected is {older_than_s} s; it must be 0 or more")
@@ -123,7 +123,7 @@ def collect(
         for blob in useless:
             db.blobs.delete(blob.sha256)
     unfinished = 0 if dry_run else db.blobs.sweep(older_than_s)
-    return Collected(len(useless), sum(blob.nbytes for blob in useless), unfinished)
+    return CollectedGarbage(len(useless), sum(blob.nbytes for blob in useless), unfinished)
 
 
 def vacuum(db: Database) -> None:

@@ -18,7 +18,7 @@ from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import AuditRow, BatchItemRow, BatchRow, JobRow, KernelRow
 from tirgemm.tuning_db.store import SqlStore
 from tirgemm.tuning_db.times import iso
-from tirgemm.tuning_db.upkeep.admin import COLLECT_AFTER_S, Collected, collect
+from tirgemm.tuning_db.upkeep.admin import COLLECT_AFTER_S, CollectedGarbage, collect_garbage
 
 # A batch has up to 1,000 items, which go with it.
 BATCHES_AT_ONCE = 10
@@ -46,7 +46,7 @@ class Pruned:
     kernels: tuple[str, ...]
     audit_entries: int
     batches: int
-    collected: Collected
+    collected: CollectedGarbage
     damaged: tuple[str, ...] = ()
 
 
@@ -92,7 +92,7 @@ def prune(
             with db.write() as connection:
                 connection.execute(update(JobRow).where(JobRow.batch_id.in_(part)).values(batch_id=None))
                 connection.execute(delete(BatchRow).where(BatchRow.id.in_(part)))
-    collected = collect(db, older_than_s=COLLECT_AFTER_S, locked=locked, dry_run=dry_run)
+    collected = collect_garbage(db, older_than_s=COLLECT_AFTER_S, locked=locked, dry_run=dry_run)
     return Pruned(tuple(kernels), entries, len(batches), collected, tuple(damaged))
 
 

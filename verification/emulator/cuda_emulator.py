@@ -45,19 +45,6 @@ class Compiled:
     launch: Launch
 
 
-def emulate(
-    source: str, launch: Launch, case: KernelCall, folder: Path, orders: tuple[int, ...] = (0, 1, 6, 7, 16, 17)
-) -> np.ndarray:
-    """D as (batch, m, n) float64; AssertionError where it depends on the order in which threads run."""
-    compiled = compile_source(source, launch, folder)
-    results = [run(compiled, case, order) for order in orders]
-    for other in results[1:]:
-        assert np.array_equal(results[0], other, equal_nan=True), (
-            f"{launch.kernels[-1].symbol}: a race: the result depends on the order"
-        )
-    return results[0]
-
-
 def run(compiled: Compiled, case: KernelCall, order: int) -> np.ndarray:
     """D as (batch, m, n) float64, of threads in one order; even orders copy late, odd ones at once.
 

@@ -26,6 +26,7 @@ from sqlalchemy import func, select
 from benchmarks import command
 from tirgemm.errors import AlreadyRunning, StoreUnavailable
 from tirgemm.gemm import Gemm
+from tirgemm.status import ENDED
 from tirgemm.tuning.process.locks import FileLock
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import Database, Job, JobQueue, SqlStore, StoredEvent
@@ -217,7 +218,7 @@ def ended(deployment: Deployment, records: Records, before: dict[str, Candidate]
     """Wait for the end of a job; what is wrong with it, and with what was recorded ``before``, a sentence each."""
     deadline = time.monotonic() + JOB_SECONDS
     deployment.restart()
-    while (job := _patient(records.job)).status not in ("done", "failed", "cancelled"):
+    while (job := _patient(records.job)).status not in ENDED:
         if time.monotonic() > deadline:
             return [f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
         time.sleep(0.1)

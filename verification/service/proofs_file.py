@@ -51,7 +51,7 @@ class ProofsFile:
         write(self.path, figures_document(SUITE, self._about, [self.rows[name] for name in sorted(self.rows)]))
 
 
-def problems(document: Document) -> Iterator[str]:
+def faults(document: Document) -> Iterator[str]:
     """What is wrong: proofs that are there twice or were never run, statuses that the failures do not give."""
     yield from repeated(document["rows"], "proof")
     for row in document["rows"]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tirgemm.errors import QueueFull, TirgemmError
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.progress import role_name
-from tirgemm.service.explain.gather import Stored
+from tirgemm.service.explain.gather import StoredKernelInput
 from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.one_kernel_page import ask_of_code, opened_kernel
 from tirgemm.service.http.pages.site import HTML, OwnSite
@@ -178,7 +178,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
             missing.setdefault(letter, f"{record.device.model} is no GPU: it is in no roofline")
             continue
         try:
-            stored = await run_in_threadpool(Stored.of, state.store, record, [state.public_key])
+            stored = await run_in_threadpool(StoredKernelInput.of, state.store, record, [state.public_key])
             explanations[letter] = (await state.explainer.answer(stored))[0]
         except TirgemmError as error:
             missing.setdefault(letter, str(error))

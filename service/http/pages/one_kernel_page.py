@@ -27,7 +27,7 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.explain import stored_kernel
 from tirgemm.service.http.routes.kernels import delete_kernel, kernel_record, pin_kernel, unpin_kernel
 from tirgemm.service.http.state import Caller, ServiceState, State
-from tirgemm.service.views.artifact_file import Opened, open_kernel
+from tirgemm.service.views.artifact_file import OpenedArtifact, open_kernel
 from tirgemm.service.views.artifact_texts import NAMES, kinds, text_of
 from tirgemm.service.views.kernel_samples import samples_of
 from tirgemm.service.views.kernels.code_lines import CodeText, linked_text
@@ -105,7 +105,7 @@ async def code_page(kernel_id: str, site: OwnSite, state: State) -> Response:
     return await run_in_threadpool(site.answer, "kernel_code.html", f"Code of {document.gemm}", document)
 
 
-async def _linked(state: ServiceState, opened: Opened, kind: str) -> CodeText:
+async def _linked(state: ServiceState, opened: OpenedArtifact, kind: str) -> CodeText:
     """A text with its lines linked; where it cannot be made, why it is missing: that is not kept, for it may be made
     later. Raises QueueFull, which is for the whole page to say."""
     try:
@@ -132,12 +132,12 @@ async def code_text(kernel_id: str, kind: str, state: State) -> Response:
     )
 
 
-def _opened(state: ServiceState, kernel_id: str) -> tuple[KernelRecord, Opened]:
+def _opened(state: ServiceState, kernel_id: str) -> tuple[KernelRecord, OpenedArtifact]:
     record = kernel_record(state, kernel_id)
     return record, opened_kernel(state, record)
 
 
-async def ask_of_code(state: ServiceState, opened: Opened, function: Callable[..., T], *arguments: str) -> T:
+async def ask_of_code(state: ServiceState, opened: OpenedArtifact, function: Callable[..., T], *arguments: str) -> T:
     """What ``function`` says of an artifact's code: compiled and disassembled in the explainer's process, and kept.
     Raises what ``Explainer.call`` raises."""
     key = (function.__name__, opened.package.sha256, opened.trusted, *arguments)
@@ -146,7 +146,7 @@ async def ask_of_code(state: ServiceState, opened: Opened, function: Callable[..
     return await state.explainer.call(key, what, function, bare, *arguments)
 
 
-def opened_kernel(state: ServiceState, record: KernelRecord) -> Opened:
+def opened_kernel(state: ServiceState, record: KernelRecord) -> OpenedArtifact:
     """The artifact of a kernel, trusted where this service signed it or the user that runs it trusts its key."""
     return open_kernel(state.store, record, Trust.of(state.public_key, *Trust.default().keys))
 

@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from tirgemm.errors import Unsupported
-from tirgemm.service.explain.gather import Stored
+from tirgemm.service.explain.gather import StoredKernelInput
 from tirgemm.service.http.accept import wants_html
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.service.http.routes.kernels import kernel_record
@@ -48,7 +48,7 @@ async def explain_kernel(
     return JSONResponse(document, headers=headers)
 
 
-def stored_kernel(state: ServiceState, kernel_id: str) -> Stored:
+def stored_kernel(state: ServiceState, kernel_id: str) -> StoredKernelInput:
     """What explaining a kernel takes, by the id that a client sent. Raises Problem, and Unsupported for one that is not
     for a GPU."""
     record = kernel_record(state, kernel_id)
@@ -57,4 +57,4 @@ def stored_kernel(state: ServiceState, kernel_id: str) -> Stored:
             f"kernel {record.id} is for {record.device.model}, a {record.device.kind}: what is explained are GPU "
             f"kernels"
         )
-    return Stored.of(state.store, record, [state.public_key])
+    return StoredKernelInput.of(state.store, record, [state.public_key])

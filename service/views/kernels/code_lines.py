@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tirgemm.artifact import Package
 from tirgemm.errors import TirgemmError
-from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.artifact_file import OpenedArtifact
 from tirgemm.service.views.artifact_texts import NAMES, RECORDED, text_of
 
 _SOURCE = RECORDED["cuda"]
@@ -47,14 +47,14 @@ class CodeText:
         return NAMES[self.kind]
 
 
-def linked_text(opened: Opened, kind: str) -> CodeText:
+def linked_text(opened: OpenedArtifact, kind: str) -> CodeText:
     """The text of that kind with its lines linked to those of the source. Raises what ``text_of`` raises."""
     text = text_of(opened, kind)
     lines, unlinked = _linked(opened, kind, text.text.splitlines())
     return CodeText(kind, lines, text.made, unlinked=unlinked)
 
 
-def _linked(opened: Opened, kind: str, lines: Sequence[str]) -> tuple[tuple[CodeLine, ...], str]:
+def _linked(opened: OpenedArtifact, kind: str, lines: Sequence[str]) -> tuple[tuple[CodeLine, ...], str]:
     """The lines with those of the source, or without them and why."""
     package = opened.package
     plain = tuple(map(CodeLine, lines))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.contract.families.emulation import emulate
 from tirgemm.launch import Launch, Pointer
-from verification.emulator.cuda_emulator import emulate
 from verification.emulator.operands import KernelCall
 
 _SHARED = "buf_dyn_shmem_ptr"

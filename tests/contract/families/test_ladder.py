@@ -10,6 +10,7 @@ import pytest
 
 from tests.computed_once import computed_once
 from tests.contract.families import gpu_on_cpu
+from tests.contract.families.emulation import emulate
 from tirgemm.config import Config
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
@@ -17,7 +18,6 @@ from tirgemm.families.simt import ladder
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.tuning.build import cuda
-from verification.emulator.cuda_emulator import emulate
 from verification.emulator.operands import KernelCall
 
 _SIMT = FAMILIES["simt"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.families.emulation import emulate
 from tirgemm.config import Config, Value
 from tirgemm.families.mma import program as programs
 from tirgemm.families.mma.space import tiling
@@ -15,7 +16,6 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
 from tirgemm.tuning.build import cuda
-from verification.emulator.cuda_emulator import emulate
 from verification.emulator.operands import KernelCall
 
 _DEVICE = named_device("sm_90a")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.families.emulation import emulate
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.families.simt.tiling import PIPELINES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from verification.emulator.cuda_emulator import Diverged, emulate
+from verification.emulator.cuda_emulator import Diverged
 from verification.emulator.operands import KernelCall
 
 _DEVICE = named_device("sm_90a")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.families.emulation import check_exact
 from tests.helpers.wgmma_paths import TMA_KNOBS
 from tirgemm.bench import results
 from tirgemm.config import Config, Value
@@ -22,7 +23,7 @@ from tirgemm.launch import Launch
 from tirgemm.tuning.build import cuda
 from verification import alterations, cases, emulated
 from verification.emulator.operands import KernelCall
-from verification.emulator.wgmma_on_cpu import Forbidden, Kernels, NotEmulated, Stuck, check, translated
+from verification.emulator.wgmma_on_cpu import Forbidden, Kernels, NotEmulated, Stuck, translated
 from verification.smaller import smaller
 from verification.switched import NUMBER, switched
 
@@ -93,9 +94,9 @@ def test_result_is_exact_whatever_happens_late(text: str, tmp_path: Path) -> Non
     gemm = Gemm.parse(text)
     source, launch = _source(gemm, _CASES[text])
     with Kernels(source, launch, tmp_path) as kernels:
-        check(kernels, KernelCall.integers(gemm, gemm.m_max, seed=3))
+        check_exact(kernels, KernelCall.integers(gemm, gemm.m_max, seed=3))
         if gemm.m_max != gemm.m:
-            check(kernels, KernelCall.integers(gemm, 33, seed=4))
+            check_exact(kernels, KernelCall.integers(gemm, 33, seed=4))
 
 
 @pytest.mark.parametrize("text", _MUTANTS)
@@ -108,10 +109,10 @@ def test_every_mutant_shows_but_those_that_say_the_same(text: str, tmp_path: Pat
     missed = set()
     with Kernels(switched(source, [mutant.alteration for mutant in mutants]), launch, tmp_path) as kernels:
         number = ctypes.c_int.in_dll(ctypes.CDLL(str(tmp_path / "kernel.so")), NUMBER)
-        check(kernels, case)
+        check_exact(kernels, case)
         for number.value, mutant in enumerate(mutants, 1):
             try:
-                check(kernels, case, range(24))
+                check_exact(kernels, case, range(24))
             except AssertionError:
                 continue
             missed.add((mutant.where.split(": ")[1], mutant.what))
@@ -136,7 +137,7 @@ def test_without_either_of_two_it_shows(
     case = KernelCall.integers(gemm, gemm.m_max, seed=7)
     text = alterations.altered(source, "+".join(chosen))
     with Kernels(text, launch, tmp_path) as kernels, pytest.raises(AssertionError):
-        check(kernels, case)
+        check_exact(kernels, case)
 
 
 def test_what_is_left_undefined_and_what_stops_are_told_apart(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_what_is_left_undefined_and_what_stops_are_told_apart(tmp_path: Path) ->
         folder = tmp_path / error.__name__
         folder.mkdir()
         with Kernels(alterations.altered(source, mutant.alteration), launch, folder) as kernels, pytest.raises(error):
-            check(kernels, case)
+            check_exact(kernels, case)
 
 
 def test_rows_that_begin_between_units_of_sixteen_bytes_are_forbidden(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_rows_that_begin_between_units_of_sixteen_bytes_are_forbidden(tmp_path: 
     assert shifted != source
     case = KernelCall.integers(gemm, 64, seed=6)
     with Kernels(shifted, launch, tmp_path) as kernels, pytest.raises(Forbidden, match="no multiple of 16 bytes"):
-        check(kernels, case)
+        check_exact(kernels, case)
 
 
 def test_a_source_with_an_unknown_instruction_is_refused() -> None:

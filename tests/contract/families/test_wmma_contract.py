@@ -14,10 +14,13 @@ from tests.contract.families.family_contract import ComputedContract
 from tests.contract.families.tensorcore_problems import GEMMS, SMALL_GEMMS
 from tirgemm.detect import device
 from tirgemm.families.base import Program
+from tirgemm.families.tensorcore import program as assembled
 from tirgemm.families.wmma import Wmma
 from tirgemm.families.wmma import program as programs
+from tirgemm.families.wmma.fragment_blocks import SYMBOL
+from tirgemm.families.wmma.schedule import scheduled
 from tirgemm.families.wmma.tile import WmmaTiling
-from tirgemm.hardware import named_device
+from tirgemm.hardware import WARP, named_device
 from tirgemm.tuning.build import cpu, cuda
 from tirgemm.tuning.build.binary import Binary
 
@@ -49,7 +52,8 @@ class WmmaContract(ComputedContract):
 
     def binary(self, program: Program) -> Binary:
         tiling = next(tiling for made, tiling in self.cuts if made is program)
-        return gpu_on_cpu.compiled(programs.meaning(tiling))
+        func = scheduled(tiling).mod[SYMBOL]
+        return gpu_on_cpu.compiled(assembled.program("wmma", tiling, func, (WARP, tiling.threads // WARP, 1)))
 
     def source(self, program: Program) -> str:
         return cuda.lower(program, self.device.arch)[1]

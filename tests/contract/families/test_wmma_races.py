@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.families.emulation import emulate
 from tirgemm.families.base import Program
 from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from verification.emulator.cuda_emulator import emulate
 from verification.emulator.operands import KernelCall
 from verification.emulator.wmma_on_cpu import emulated
 

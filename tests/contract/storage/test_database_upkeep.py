@@ -16,7 +16,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore, rows
 from tirgemm.tuning_db.models import KernelRow
-from tirgemm.tuning_db.upkeep.admin import check, collect, info, vacuum
+from tirgemm.tuning_db.upkeep.admin import check, collect_garbage, info, vacuum
 
 
 @pytest.fixture(params=["sqlite_database", "postgres_database"])
@@ -78,15 +78,15 @@ def test_only_old_blobs_that_nothing_names_are_collected(database: Database) -> 
     unfinished = blob_file(database, old).with_name(f"{old}#1")
     unfinished.write_bytes(b"ol")
     os.utime(unfinished, (1_700_000_000, 1_700_000_000))
-    planned = collect(database, dry_run=True)
+    planned = collect_garbage(database, dry_run=True)
     assert (planned.blobs, planned.blob_bytes) == (1, 7)
     assert database.blobs.has(old)
-    collected = collect(database)
+    collected = collect_garbage(database)
     assert (collected.blobs, collected.blob_bytes, collected.unfinished) == (1, 7, 1)
     assert {blob.sha256 for blob in database.blobs.list()} == {named, young}
-    assert collect(database, older_than_s=0).blobs == 1
+    assert collect_garbage(database, older_than_s=0).blobs == 1
     with pytest.raises(InvalidRequest, match="-1"):
-        collect(database, older_than_s=-1)
+        collect_garbage(database, older_than_s=-1)
 
 
 def test_the_check_names_artifacts_that_are_damaged_or_gone(database: Database) -> None:

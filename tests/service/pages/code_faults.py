@@ -8,14 +8,14 @@ import signal
 from unittest import mock
 
 from tirgemm.errors import BuildFailed
-from tirgemm.service.views.artifact_file import Opened
+from tirgemm.service.views.artifact_file import OpenedArtifact
 from tirgemm.service.views.kernels import code_lines
 from tirgemm.service.views.kernels.code_lines import CodeLine, CodeText, linked_text
 
 _REFUSALS = itertools.count(1)
 
 
-def other_code(opened: Opened, kind: str) -> CodeText:
+def other_code(opened: OpenedArtifact, kind: str) -> CodeText:
     """As where another version of the compiler is installed than the kernel was built by."""
     from tirgemm.tuning.driver import nvrtc
 
@@ -28,13 +28,13 @@ def other_code(opened: Opened, kind: str) -> CodeText:
         return linked_text(opened, kind)
 
 
-def refused(opened: Opened, kind: str) -> CodeText:
+def refused(opened: OpenedArtifact, kind: str) -> CodeText:
     """As a compiler that refuses, and numbers its refusals in this process."""
     with mock.patch.object(code_lines, "text_of", side_effect=BuildFailed(f"refusal {next(_REFUSALS)}")):
         return linked_text(opened, kind)
 
 
-def crash(opened: Opened, kind: str) -> CodeText:
+def crash(opened: OpenedArtifact, kind: str) -> CodeText:
     """As a compiler that crashes on PTX; of the others the process that made them."""
     del opened
     if kind == "ptx":

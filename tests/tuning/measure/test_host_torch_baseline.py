@@ -19,6 +19,7 @@ from tirgemm.artifact import native
 from tirgemm.detect import device as detect
 from tirgemm.gemm import Gemm
 from tirgemm.reference.numbers import activate, decode, encode
+from tirgemm.rounds import Block
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure import Measurer, host_torch_baseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
@@ -26,7 +27,6 @@ from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAI
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, Way
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.measure.rounds import Block
 from tirgemm.tuning.process.child_rpc import allow_torch, without_torch
 from tirgemm.tuning.verify.plan import layout_of, tensor_shape
 

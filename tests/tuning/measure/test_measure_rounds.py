@@ -18,9 +18,9 @@ import pytest
 from tirgemm.gemm import Gemm
 from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
+from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
-from tirgemm.tuning.measure.rounds import MOST_SAMPLES, Enough, alternate, assign, settle, turn
 
 
 class Clock:
@@ -36,14 +36,14 @@ class Clock:
         self.order.append(name)
         return [seconds * 1e6]
 
-    def run(self, enough: Enough, **contenders: float) -> dict[str, list[float]]:
+    def run(self, enough: StoppingRule, **contenders: float) -> dict[str, list[float]]:
         blocks = {name: (lambda n=name, s=seconds: self.block(n, s)) for name, seconds in contenders.items()}
         return alternate(blocks, enough, lambda: None, seed=self.seed, clock=lambda: self.now)
 
 
 def test_every_contender_has_a_turn_in_each_round_and_follows_each_other_about_as_often() -> None:
     clock = Clock()
-    samples = clock.run(Enough(1000, 0.0), a=1e-6, b=2e-6, c=3e-6)
+    samples = clock.run(StoppingRule(1000, 0.0), a=1e-6, b=2e-6, c=3e-6)
     assert {name: len(taken) for name, taken in samples.items()} == {"a": 1000, "b": 1000, "c": 1000}
     rounds = [clock.order[at : at + 3] for at in range(0, 3000, 3)]
     assert all(set(turns) == {"a", "b", "c"} for turns in rounds)
@@ -56,23 +56,23 @@ def test_the_order_of_turns_follows_from_the_seed() -> None:
     orders = []
     for seed in (3, 3, 4):
         clock = Clock(seed)
-        clock.run(Enough(8, 0.0), a=0.001, b=0.001, c=0.001)
+        clock.run(StoppingRule(8, 0.0), a=0.001, b=0.001, c=0.001)
         orders.append(clock.order)
     assert orders[0] == orders[1] != orders[2]
 
 
 def test_a_budget_is_used_up_and_slow_kernels_get_fewer_samples() -> None:
-    assert len(Clock().run(Enough(5, 0.5), a=0.01)["a"]) == 50
-    assert len(Clock().run(Enough(50, 0.1), a=0.9)["a"]) == 3
-    assert len(Clock().run(Enough(50, 0.1), a=0.3)["a"]) == 7
-    assert len(Clock().run(Enough(2, 0.1), a=60.0)["a"]) == 2
-    assert len(Clock().run(Enough(5, 9.0), a=1e-6)["a"]) == MOST_SAMPLES
+    assert len(Clock().run(StoppingRule(5, 0.5), a=0.01)["a"]) == 50
+    assert len(Clock().run(StoppingRule(50, 0.1), a=0.9)["a"]) == 3
+    assert len(Clock().run(StoppingRule(50, 0.1), a=0.3)["a"]) == 7
+    assert len(Clock().run(StoppingRule(2, 0.1), a=60.0)["a"]) == 2
+    assert len(Clock().run(StoppingRule(5, 9.0), a=1e-6)["a"]) == MOST_SAMPLES
 
 
 def test_swapping_gives_every_contender_the_next_ones_buffers() -> None:
-    assert assign(3, False) == [0, 1, 2]
-    assert assign(3, True) == [1, 2, 0]
-    assert assign(1, True) == [0]
+    assert buffer_assignment(3, False) == [0, 1, 2]
+    assert buffer_assignment(3, True) == [1, 2, 0]
+    assert buffer_assignment(1, True) == [0]
 
 
 @pytest.mark.timing

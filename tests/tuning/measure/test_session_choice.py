@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tirgemm.rounds import StoppingRule
 from tirgemm.tuning.measure import cuda_session
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Refused
 from tirgemm.tuning.measure.cuda_session import CudaSession
-from tirgemm.tuning.measure.rounds import Enough
 
 SETS = 4
 
@@ -96,7 +96,7 @@ class FakeBaseline:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     fake = FakeGpu()
     monkeypatch.setattr(cuda_session, "call", fake.driver)
-    monkeypatch.setattr(cuda_session, "_FINAL", Enough(4, 0.0))
+    monkeypatch.setattr(cuda_session, "_FINAL", StoppingRule(4, 0.0))
     return fake
 
 

@@ -11,7 +11,7 @@ from tests.tuning.test_tune import candidates, default, tuning
 from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DeviceUnavailable
-from tirgemm.tuning.process.interrupts import EndOfWork
+from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import SampleSet, Status
 from tirgemm.tuning.verify import Verification
 
@@ -49,7 +49,7 @@ class Meeting(FakeMeasurer):
         self._barrier = barrier
 
     def evaluate(
-        self, package: bytes, regime: str, *, seed: int, cancel: EndOfWork
+        self, package: bytes, regime: str, *, seed: int, cancel: StopSignal
     ) -> tuple[Verification, SampleSet | None]:
         self._barrier.wait(PATIENCE_S)
         return super().evaluate(package, regime, seed=seed, cancel=cancel)
@@ -60,7 +60,7 @@ def test_devices_measure_at_the_same_time() -> None:
     search = tuning(helped(bench, Meeting(bench, barrier)), trials=TRIALS).search_loop()
     bench.measurer = Meeting(bench, barrier)
     search.propose()
-    search.collect(list(search.building))
+    search.take_finished_builds(list(search.building))
     measured = search.measure(search.tuning.evaluator.measurers)
     assert [candidate.status for candidate in measured] == [Status.MEASURED] * 2
 
@@ -69,7 +69,7 @@ class Lost(FakeMeasurer):
     """Its device is not there any more."""
 
     def evaluate(
-        self, package: bytes, regime: str, *, seed: int, cancel: EndOfWork
+        self, package: bytes, regime: str, *, seed: int, cancel: StopSignal
     ) -> tuple[Verification, SampleSet | None]:
         super().evaluate(package, regime, seed=seed, cancel=cancel)
         raise DeviceUnavailable("the node is lost")

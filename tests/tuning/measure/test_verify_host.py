@@ -251,7 +251,7 @@ def test_every_mutant_is_caught_without_a_full_comparison(mutate: Mutation) -> N
 
 @pytest.mark.usefixtures("small_limit")
 def test_random_vectors_alone_catch_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostBackend, "compare_random", lambda *_: flow_module.Found(0))
+    monkeypatch.setattr(HostBackend, "compare_random", lambda *_: flow_module.ComparedElements(0))
     problems = check(LARGE, one_ulp_wrong)
     assert not problems.passed
     assert problems.tests[-1]["name"] == "exact"

@@ -19,7 +19,13 @@ from tirgemm.errors import Cancelled, Interrupted
 from tirgemm.events import Done, Event, FallbackStored, Phase
 from tirgemm.progress import Progress
 from tirgemm.tuning.process import interrupts
-from tirgemm.tuning.process.interrupts import EndOfWork, SearchInterrupted, acknowledgement, attended, stop_on_interrupt
+from tirgemm.tuning.process.interrupts import (
+    SearchInterrupted,
+    StopSignal,
+    acknowledgement,
+    interruptible_tuning,
+    stop_on_interrupt,
+)
 
 
 def press() -> None:
@@ -142,7 +148,7 @@ def test_work_ends_at_once_when_cancelled_and_after_its_grace_when_stopped(monke
     now = [0.0]
     monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now[0]))
     cancel, stop = threading.Event(), threading.Event()
-    end = EndOfWork(cancel, stop, grace_s=0.05)
+    end = StopSignal(cancel, stop, grace_s=0.05)
     assert [end.is_set(), end.requested, end.stopping] == [False, False, False]
     stop.set()
     assert (end.requested, end.stopping) == (True, True)
@@ -171,7 +177,7 @@ def test_a_python_caller_is_warned_that_the_search_was_interrupted(capsys: pytes
     fallback, done = FallbackStored(), Done()
 
     def work() -> None:
-        with attended("1x2x3", None, heard.append, None) as (tell, stop):
+        with interruptible_tuning("1x2x3", None, heard.append, None) as (tell, stop):
             tell(fallback)
             press()
             assert stop.wait(PATIENCE_S)
@@ -188,7 +194,7 @@ def test_a_python_caller_is_warned_that_the_search_was_interrupted(capsys: pytes
 
 def test_a_python_caller_whose_search_had_no_kernel_is_interrupted() -> None:
     def work() -> None:
-        with attended("1x2x3", None, None, None) as (_, stop):
+        with interruptible_tuning("1x2x3", None, None, None) as (_, stop):
             press()
             assert stop.wait(PATIENCE_S)
             raise Interrupted("stopped before its first kernel was certified")
@@ -202,8 +208,8 @@ def test_a_caller_who_stops_the_search_keeps_ctrl_c() -> None:
     own.set()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with attended("1x2x3", None, None, own) as (_, stop):
+        with interruptible_tuning("1x2x3", None, None, own) as (_, stop):
             assert stop is own
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with pytest.raises(Cancelled), attended("1x2x3", None, None, None):
+    with pytest.raises(Cancelled), interruptible_tuning("1x2x3", None, None, None):
         raise Cancelled("by a colleague")

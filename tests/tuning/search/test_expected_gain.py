@@ -15,8 +15,8 @@ from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning.search.expected_gain import (
     PRIOR_ERROR,
     ModelErrors,
+    decayed_gain,
     expected_gain,
-    faded,
     gains,
     improvement,
     spread,
@@ -59,8 +59,8 @@ def test_errors_near_the_best_count_most() -> None:
 def test_what_the_last_batches_gained_fades_by_half() -> None:
     times = [10.0] * 8 + [8.0] + [10.0] * 7 + [9.0] * 8
     assert gains(times) == pytest.approx([math.log(10 / 8), 0.0])
-    assert faded(gains(times)) == pytest.approx(math.log(10 / 8) / 4)
-    assert faded([]) == 0.0
+    assert decayed_gain(gains(times)) == pytest.approx(math.log(10 / 8) / 4)
+    assert decayed_gain([]) == 0.0
     assert expected_gain(np.array([-1.0]), FLAWLESS, times) == pytest.approx(math.expm1(math.log(10 / 8) / 4))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
@@ -14,14 +13,13 @@ from tests.helpers.toy_family import DEVICE, Toy, measured, simulated_us, valid_
 from tests.tuning.search.uniform_model import Uniform
 from tirgemm.config import Config, Knob
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, InvalidRequest
+from tirgemm.errors import InvalidRequest
 from tirgemm.families.base import Rule
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search import evolution
 from tirgemm.tuning.search.cost_model import CostModel
 from tirgemm.tuning.search.search import Proposal, Search, SearchOptions
-from tirgemm.tuning.search.space_trace import replay, trace_of
 
 GEMM = Gemm(1023, 1021, 1027)
 TOY = Toy()
@@ -254,34 +252,6 @@ def test_predictions_come_from_the_estimate_first_and_from_measurements_later(mo
     later = searched.ask(8)
     errors = [abs((p.predicted_us or 0.0) / simulated_us(GEMM, p.config) - 1) for p in later]
     assert sorted(errors)[4] < 0.5
-
-
-def test_every_proposals_trace_replays_to_its_config() -> None:
-    searched = search()
-    proposals = searched.ask(8)
-    searched.tell(results(proposals))
-    proposals += searched.ask(16)
-    for proposal in proposals:
-        stored = json.loads(json.dumps(proposal.trace_json))
-        assert replay(stored, GEMM, DEVICE, [TOY]) == proposal.config
-
-
-def test_the_trace_of_a_config_replays_to_it() -> None:
-    config = DEFAULT.with_(block_n=256, layout="padded", unroll=True, stages=3)
-    assert replay(trace_of(GEMM, DEVICE, config, [TOY]), GEMM, DEVICE, [TOY]) == config
-
-
-def test_a_trace_of_other_knobs_is_refused_rather_than_misread() -> None:
-    trace = trace_of(GEMM, DEVICE, DEFAULT, [TOY])
-    knobs = (Knob("block_m", (32, 64, 16, 128, 256)), *TOY.knobs[1:])
-    with pytest.raises(InvalidConfig, match="other knobs of toy"):
-        replay(trace, GEMM, DEVICE, [Toy(knobs=knobs)])
-
-
-@pytest.mark.parametrize("trace", [None, [], [[], []], {"a": 1}, "trace", [[["Nonsense", [], [], []]], []]])
-def test_what_is_no_trace_is_refused(trace: object) -> None:
-    with pytest.raises(InvalidRequest, match="not the trace"):
-        replay(trace, GEMM, DEVICE, [TOY])
 
 
 def test_results_of_another_problem_are_refused() -> None:

@@ -51,15 +51,13 @@ class Pattern:
         return replace(self, name=name)
 
 
-def ldmatrix(
-    rows: int, columns: int, matrices: int = 4, *, transposed: bool = False, operation: str = "ldmatrix"
-) -> Pattern:
-    """ldmatrix (or ``stmatrix``) of every fragment of a tile of 16-bit elements.
+def ldmatrix(rows: int, columns: int, matrices: int = 4, *, transposed: bool = False) -> Pattern:
+    """ldmatrix of every fragment of a tile of 16-bit elements.
 
     x4 takes 16x16, x2 16 rows of 8, x1 8x8; matrices are numbered down, then across. The tile's rows are what is
     contiguous in shared memory, whatever ``transposed`` makes of them in registers. Raises InvalidRequest.
     """
-    access = SharedAccess.parse(f"{operation}.x{matrices}{'.trans' if transposed else ''}")
+    access = SharedAccess.parse(f"ldmatrix.x{matrices}{'.trans' if transposed else ''}")
     down, across = MATRIX * min(matrices, 2), MATRIX * max(1, matrices // 2)
     lanes = np.arange(WARP) % (MATRIX * matrices)
     at = _tiles(rows, columns, down, across)

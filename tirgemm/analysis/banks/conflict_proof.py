@@ -73,7 +73,7 @@ class Proof:
         return f"{what}{self.report.total_conflicts} conflicts in {self.report.requests} requests; {self.collision}"
 
 
-def unserved(layout: Layout, pattern: Pattern) -> str | None:
+def misalignment(layout: Layout, pattern: Pattern) -> str | None:
     """Why ``layout`` cannot serve the pattern's accesses at all, or None: a vector torn apart or off its alignment."""
     width = pattern.access.width
     if width % layout.element_bytes:
@@ -101,7 +101,7 @@ def prove(layout: Layout, pattern: Pattern, arch: str = STRICTEST) -> Proof:
 
     Raises InvalidRequest where the layout cannot serve the pattern at all.
     """
-    if (reason := unserved(layout, pattern)) is not None:
+    if (reason := misalignment(layout, pattern)) is not None:
         raise InvalidRequest(reason)
     # What lanes hold that take no part may lie anywhere.
     rows, columns = pattern.rows % layout.rows, pattern.columns % layout.columns
@@ -134,9 +134,9 @@ def _collision(report: BankReport, pattern: Pattern) -> Collision | None:
     )
 
 
-def serves(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> bool:
+def is_conflict_free(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> bool:
     """Whether every pattern can be served and none conflicts."""
-    return all(unserved(layout, p) is None and prove(layout, p, arch).conflict_free for p in patterns)
+    return all(misalignment(layout, p) is None and prove(layout, p, arch).conflict_free for p in patterns)
 
 
 def smallest_pad(
@@ -148,7 +148,7 @@ def smallest_pad(
     """
     for pad in range(most_bytes // layout.element_bytes):
         padded = layout.with_(stride=layout.columns + pad, permutation=None)
-        if serves(padded, patterns, arch):
+        if is_conflict_free(padded, patterns, arch):
             return padded
     return None
 
@@ -159,7 +159,7 @@ def find_swizzle(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICT
     None if none does. Of equally many bits, one that keeps elements in their rows, then the longest runs, then the
     smallest shift.
     """
-    return next((candidate for candidate in _permuted(layout) if serves(candidate, patterns, arch)), None)
+    return next((candidate for candidate in _permuted(layout) if is_conflict_free(candidate, patterns, arch)), None)
 
 
 def _permuted(layout: Layout) -> Iterator[Layout]:
@@ -197,6 +197,6 @@ def solve(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) ->
     """The layouts of ``layout``'s rows and columns that are conflict-free for every pattern, loads and stores
     together."""
     plain = layout.with_(stride=layout.columns, permutation=None)
-    if serves(plain, patterns, arch):
+    if is_conflict_free(plain, patterns, arch):
         return Solution(plain, plain, None)
     return Solution(None, smallest_pad(layout, patterns, arch), find_swizzle(layout, patterns, arch))

@@ -1,4 +1,4 @@
-"""The few shapes that the pictures are drawn with, as text: an SVG each, for a page that has the style sheet.
+"""SVG primitives of the drawings: rectangles, text, paths, ticks.
 
 Shapes have classes and no styles of their own: colours, light and dark, are those of ``.tg`` in the pages' style sheet,
 ``service/pages/files/style.css``. A content security policy may so forbid all inline styles and scripts.

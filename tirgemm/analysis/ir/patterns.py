@@ -1,4 +1,4 @@
-"""Distinct requests of a site and how often each occurs: exact, without enumerating iterations.
+"""Equivalence classes of a site's requests with their counts, without enumerating iterations.
 
 Blocks, warps and iterations of loops are dimensions that mostly shift an address by whole lines of banks or sectors,
 and leave conditions as they are. Values of a dimension that no term of the address (modulo 128 bytes) and no

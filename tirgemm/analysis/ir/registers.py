@@ -9,13 +9,13 @@ from tirgemm.analysis.ir.patterns import LINE
 from tirgemm.analysis.ir.sites import LSU, Assign, Block, If, Loop, Site, While
 
 
-def deciding(body: Block) -> frozenset[str]:
+def address_registers(body: Block) -> frozenset[str]:
     """The registers on which the pattern of an address, a condition or a trip count of some site depends.
 
     A term that moves an address by whole lines for all lanes alike changes nothing that is counted, so that the number
     of a pipeline's stage, for one, mostly drops out.
     """
-    lanes = varying(body)
+    lanes = lane_varying(body)
     registers: set[str] = set()
     while True:
         more = set(_needed(body, (), frozenset(registers), lanes))
@@ -50,7 +50,7 @@ def _assignments(body: Block) -> Iterator[Assign]:
             yield from _assignments(statement.body)
 
 
-def varying(body: Block) -> frozenset[str]:
+def lane_varying(body: Block) -> frozenset[str]:
     """Registers whose lanes may hold different values."""
     registers: set[str] = {LANE}
     while True:

@@ -14,7 +14,7 @@ from tirgemm.analysis.ir.sites import TO_SEVERAL, Loop, Site, Unknown, While
 from tirgemm.analysis.ir.unrolled_copies import Access
 from tirgemm.analysis.match.loops import Regions, kind_of, regions
 from tirgemm.analysis.match.merging import merged
-from tirgemm.analysis.match.placement import Written, placed
+from tirgemm.analysis.match.placement import WrittenAccess, placed
 from tirgemm.analysis.sass.pointer_origins import Origins
 from tirgemm.analysis.sass.program import Function, Instruction
 from tirgemm.launch import KernelLaunch
@@ -33,7 +33,7 @@ class OpcodeCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class CompiledForm:
     """What became of an access. ``words``: in a sentence; ``share``: how many of its requests still run, of those
     written.
 
@@ -50,16 +50,16 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The fate of every access. ``uses``: of sites that are no one instruction of their own, how many there are of each
-    width; a site that is part of another's has none."""
+    """The compiled ``forms`` of accesses. ``uses``: of sites that are no one instruction of their own, how many there
+    are of each width; a site that is part of another's has none."""
 
-    fates: Mapping[Access, Fate]
+    forms: Mapping[Access, CompiledForm]
     uses: Mapping[Site, Mapping[int, float]] = field(default_factory=dict)
     unmatched: tuple[Unknown, ...] = ()
 
     @classmethod
     def as_written(cls, accesses: Sequence[Access]) -> Matching:
-        return cls(dict.fromkeys(accesses, Fate()))
+        return cls(dict.fromkeys(accesses, CompiledForm()))
 
 
 def match(accesses: Sequence[Access], function: Function, kernel: KernelLaunch) -> Matching:
@@ -71,7 +71,7 @@ def match(accesses: Sequence[Access], function: Function, kernel: KernelLaunch) 
 class _Bucket:
     """Accesses and instructions of one loop, space, operation and, in global memory, tensor."""
 
-    accesses: list[Written] = field(default_factory=list)
+    accesses: list[WrittenAccess] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
 
 
@@ -84,7 +84,7 @@ class _Match:
         self.origins = Origins(function, kernel)
         self.tensors = self.told_apart()
         self.regions: Regions = regions(accesses, function, self.tensors)
-        self.fates: dict[Access, Fate] = {}
+        self.forms: dict[Access, CompiledForm] = {}
         self.uses: dict[Site, Mapping[int, float]] = {}
         self.unmatched: list[Unknown] = []
 
@@ -103,7 +103,7 @@ class _Match:
             Unknown(name, f"{count} of these ({where}) have no access in the IR")
             for (name, where), count in left.items()
         ]
-        return Matching(self.fates, self.uses, tuple(self.unmatched))
+        return Matching(self.forms, self.uses, tuple(self.unmatched))
 
     def buckets(self) -> dict[Key, _Bucket]:
         buckets: dict[Key, _Bucket] = {}
@@ -113,7 +113,7 @@ class _Match:
             loop, unrolled = self.regions.access(access)
             space: str = "shared" if site.op == "copy" else site.space
             key: Key = (loop, space, site.instruction, site.operand if (space, site.instruction) in apart else "")
-            buckets.setdefault(key, _Bucket()).accesses.append(Written(access, unrolled))
+            buckets.setdefault(key, _Bucket()).accesses.append(WrittenAccess(access, unrolled))
         for instruction in self.function.memory:
             kind = kind_of(instruction)
             if kind is None:
@@ -154,7 +154,7 @@ class _Match:
         if turns:
             words = AS_WRITTEN if turns == 1 else f"{AS_WRITTEN}, {turns} turns of the loop at once"
             for one in bucket.accesses:
-                self.fate(one.access, bucket, words, own=len(one.access.sites) * one.times * turns)
+                self.record(one.access, bucket, words, own=len(one.access.sites) * one.times * turns)
             return
         turns = _multiple(compiled, distinct)
         if turns:
@@ -163,13 +163,13 @@ class _Match:
                 words = (
                     AS_WRITTEN if left == all_of_them else f"{all_of_them - left} of {all_of_them} equal loads removed"
                 )
-                self.fate(access, bucket, words, left / all_of_them)
+                self.record(access, bucket, words, left / all_of_them)
             return
         if self.place(bucket, sides) or self.merge(bucket, compiled) or self.narrow(bucket, compiled, written):
             return
         self.differing(bucket, compiled, written)
 
-    def place(self, bucket: _Bucket, sides: list[Written]) -> bool:
+    def place(self, bucket: _Bucket, sides: list[WrittenAccess]) -> bool:
         """Tell what each instruction of shared memory is by its constant."""
         if sides[0].access.first.space != "shared" or sides[0].access.first.op == "copy":
             return False
@@ -180,7 +180,7 @@ class _Match:
             for site in one.access.sites:
                 self.uses[site] = placement.uses.get(site, {})
             mine = placement.instructions[one.access]
-            self.fates[one.access] = _sunk(one.access, mine, Fate(_retold(one, mine), _codes(mine)))
+            self.forms[one.access] = _sunk(one.access, mine, CompiledForm(_retold(one, mine), _codes(mine)))
         return True
 
     def merge(self, bucket: _Bucket, compiled: Counter[int]) -> bool:
@@ -195,7 +195,7 @@ class _Match:
                 self.uses[site] = {widths[site]: size / widths[site]} if site in widths else {}
             wider = sorted({widths[s] for s in access.sites if s in widths})
             words = AS_WRITTEN if wider == [size] else f"merged to {_listed(wider)} bytes"
-            self.fate(access, bucket, words)
+            self.record(access, bucket, words)
         return True
 
     def narrow(self, bucket: _Bucket, compiled: Counter[int], written: Counter[int]) -> bool:
@@ -209,7 +209,7 @@ class _Match:
         told = ", ".join(f"{n} of {written.total()} narrowed to {w} bytes" for w, n in sorted(narrower.items()))
         codes = _codes(bucket.instructions)
         for access in (w.access for w in bucket.accesses):
-            self.fates[access] = Fate(f"{told}: the rest is not used", codes)
+            self.forms[access] = CompiledForm(f"{told}: the rest is not used", codes)
         return True
 
     def differing(self, bucket: _Bucket, compiled: Counter[int], written: Counter[int]) -> None:
@@ -226,15 +226,15 @@ class _Match:
             elif there < wanted and access.first.op == "store" and access.guarded:
                 # A store is left out only where its condition never holds.
                 words = f"{there} of {wanted} of {width} bytes are left in the code: the others never run"
-                self.fate(access, bucket, words)
+                self.record(access, bucket, words)
             elif there < wanted:
                 words = (
                     f"{there} of {wanted} of {width} bytes are left in the code, and so many of the requests counted"
                 )
-                self.fate(access, bucket, words, there / wanted)
+                self.record(access, bucket, words, there / wanted)
             else:
                 words = f"{there} instructions for {wanted} of {width} bytes, counted as written: one path's run"
-                self.fate(access, bucket, words)
+                self.record(access, bucket, words)
         for width, count in compiled.items():
             if not written[width]:
                 name = next(i.name for i in bucket.instructions if _width(i) == width)
@@ -247,7 +247,7 @@ class _Match:
             alike = [other for other in bucket.accesses if _multicast(other) == _multicast(one)]
             mine = [i for i in bucket.instructions if ("MULTICAST" in i.modifiers) == _multicast(one)]
             several = len(alike) > 1 or not mine
-            self.fate(
+            self.record(
                 one.access, _Bucket(alike, mine or bucket.instructions), AS_WRITTEN, own=len(one.access.sites) * several
             )
 
@@ -271,10 +271,10 @@ class _Match:
             # Several sites may have become one instruction.
             left = min(1.0, len(spare[key].instructions) / sum(len(access.sites) for access, _ in accesses))
             for access, turns in accesses:
-                self.fate(access, spare[key], "hoisted out of a loop", left / turns if turns else left)
+                self.record(access, spare[key], "hoisted out of a loop", left / turns if turns else left)
         return set(hoisted)
 
-    def fate(self, access: Access, bucket: _Bucket, words: str, share: float = 1.0, own: int = 0) -> None:
+    def record(self, access: Access, bucket: _Bucket, words: str, share: float = 1.0, own: int = 0) -> None:
         """Note what became of an access; ``own``: how many of the bucket's instructions are its, 0 where not known."""
         wide = {w for s in access.sites for w in self.uses.get(s, (access.first.width,))}
         fitting = [i for i in bucket.instructions if _width(i) in wide or access.first.op in ("matrix", "bulk")]
@@ -283,22 +283,22 @@ class _Match:
             OpcodeCount(name, own if own and len(counts) == 1 else count, depth)
             for (name, depth), count in sorted(counts.items())
         )
-        self.fates[access] = _sunk(access, fitting, Fate(words, code, share))
+        self.forms[access] = _sunk(access, fitting, CompiledForm(words, code, share))
 
     def miss(self, access: Access, reason: str) -> None:
-        self.fates[access] = Fate("not found in the machine code", (), 1.0, reason)
+        self.forms[access] = CompiledForm("not found in the machine code", (), 1.0, reason)
 
 
-def _sunk(access: Access, instructions: Sequence[Instruction], fate: Fate) -> Fate:
+def _sunk(access: Access, instructions: Sequence[Instruction], form: CompiledForm) -> CompiledForm:
     """A load that is written without a condition and runs under one is a bound: the compiler moved it to what needs
     it."""
     conditional = all(i.predicate not in ("", "@PT", "@UPT") for i in instructions)
     if access.first.op != "load" or access.guarded or not instructions or not conditional:
-        return fate
-    return replace(fate, words=f"{fate.words}; under the condition of what needs it: at most so many", bound=True)
+        return form
+    return replace(form, words=f"{form.words}; under the condition of what needs it: at most so many", bound=True)
 
 
-def _retold(written: Written, instructions: Sequence[Instruction]) -> str:
+def _retold(written: WrittenAccess, instructions: Sequence[Instruction]) -> str:
     """What the compiler did to an access whose instructions are known one by one."""
     access = written.access
     size, sites = access.first.width, len(access.sites)
@@ -311,7 +311,7 @@ def _retold(written: Written, instructions: Sequence[Instruction]) -> str:
     return ", ".join(told) or AS_WRITTEN
 
 
-def _multicast(written: Written) -> bool:
+def _multicast(written: WrittenAccess) -> bool:
     """Whether TMA writes to several blocks at once."""
     return TO_SEVERAL in written.access.first.detail
 

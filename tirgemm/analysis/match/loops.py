@@ -101,7 +101,7 @@ def _written(accesses: Sequence[Access], known: Container[Kind]) -> Node:
 def _compiled(function: Function, tensors: Mapping[int, str]) -> Node:
     root = Node(None)
     nodes: dict[int, Node] = {}
-    idle = {loop.index for loop in function.loops if function.elects(loop) or function.waits(loop)}
+    idle = {loop.index for loop in function.loops if function.is_elect_loop(loop) or function.waits(loop)}
     for instruction in function.memory:
         kind = kind_of(instruction)
         if kind is None:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Container, Sequence
 
 from tirgemm.analysis.ir.sites import Site
-from tirgemm.analysis.match.placement import Written
+from tirgemm.analysis.match.placement import WrittenAccess
 
 _WIDEST = (16, 8, 4, 2)
 
 
-def merged(accesses: Sequence[Written], compiled: Counter[int]) -> dict[Site, int] | None:
+def merged(accesses: Sequence[WrittenAccess], compiled: Counter[int]) -> dict[Site, int] | None:
     """The width of every site if neighbours were merged so that the code has ``compiled`` of each width; None if they
     were not.
 

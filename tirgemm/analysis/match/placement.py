@@ -22,7 +22,7 @@ _MOST_TURNS = 64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Written:
+class WrittenAccess:
     """An access as it stands in one loop of the machine code, the loops of ``unrolled`` written out."""
 
     access: Access
@@ -56,7 +56,7 @@ class Placed:
     instructions: dict[Access, tuple[Instruction, ...]]
 
 
-def placed(accesses: Sequence[Written], instructions: Sequence[Instruction]) -> Placed | None:
+def placed(accesses: Sequence[WrittenAccess], instructions: Sequence[Instruction]) -> Placed | None:
     """The site of every instruction; None where one fits none, or a site's bytes are in none."""
     bases: dict[tuple[str, ...], list[tuple[int, int, Instruction]]] = {}
     for instruction in instructions:

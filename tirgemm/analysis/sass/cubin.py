@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tirgemm.errors import AnalysisFailed
 
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK = 0x2F, 0x11, 0x12
-_MAX_THREADS, _REQUIRED_THREADS, _BARRIERS = 0x05, 0x10, 0x4C
+_BARRIERS = 0x4C
 _BYTE, _SIZED = 2, 4  # how an attribute's value is stored
 _SYMBOLS = 2
 # Since sm_90 a block's first KiB of shared memory is the driver's, and the cubin counts it as the kernel's.
@@ -24,8 +24,7 @@ _RESERVED_BYTES = 1024
 class KernelSections:
     """One kernel as its cubin declares it.
 
-    ``stack_bytes`` a thread; ``shared_bytes`` static, without what the driver reserves; ``barriers`` named barriers;
-    ``max_threads`` of a block (0: not said).
+    ``stack_bytes`` a thread; ``shared_bytes`` static, without what the driver reserves; ``barriers`` named barriers.
     """
 
     name: str
@@ -33,7 +32,6 @@ class KernelSections:
     stack_bytes: int
     shared_bytes: int
     barriers: int
-    max_threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +75,13 @@ def _kernels(cubin: bytes) -> tuple[KernelSections, ...]:
         name = section.name.removeprefix(".nv.info.")
         if name not in registers:
             raise ValueError(f"the register count of {name} is missing")
-        barriers = threads = 0
+        barriers = 0
         for attribute, value in _attributes(cubin, section):
             if attribute == _BARRIERS and isinstance(value, int):
                 barriers = value
-            elif attribute in (_MAX_THREADS, _REQUIRED_THREADS) and isinstance(value, bytes):
-                x, y, z = struct.unpack("<III", value)
-                threads = x * y * z
         static = max(0, shared.get(name, 0) - reserved)
         stack = max(stacks.get(name, 0), frames.get(name, 0))
-        kernels.append(KernelSections(name, registers[name], stack, static, barriers, threads))
+        kernels.append(KernelSections(name, registers[name], stack, static, barriers))
     if not kernels:
         raise ValueError("they hold no kernel")
     return tuple(sorted(kernels, key=lambda kernel: kernel.name))

@@ -32,8 +32,8 @@ class MemoryAccess:
     the instruction moves a tile of which it does not say the size (``bulk``: TMA; ``matrix``: wgmma), and for mbarrier
     operations (``barrier``), prefetches of descriptors and the like.
     ``address`` lies in ``space``; a ``copy`` (LDGSTS) and a ``bulk`` load write ``space`` at ``address`` and read
-    ``source`` in ``source_space``; a bulk store reads ``space`` shared and writes what ``source`` describes.
-    ``matrices`` and ``transposed``: LDSM's and STSM's .x1, .x2, .x4 and .T. ``bypass``: LDGSTS past L1.
+    ``source`` in global memory; a bulk store reads ``space`` shared and writes what ``source`` describes.
+    ``matrices`` and ``transposed``: LDSM's and STSM's .x1, .x2, .x4 and .T.
     """
 
     kind: Kind
@@ -41,10 +41,8 @@ class MemoryAccess:
     width: int
     address: Address | None
     source: Address | None = None
-    source_space: Space | None = None
     matrices: int = 0
     transposed: bool = False
-    bypass: bool = False
 
 
 _WIDTHS = {
@@ -114,9 +112,9 @@ def memory_access(opcode: str, modifiers: tuple[str, ...], operands: tuple[str, 
             transposed=any(m.startswith("MT") for m in modifiers),
         )
     if opcode == "LDGSTS":
-        return MemoryAccess("copy", "shared", _width(modifiers), first, second, "global", bypass="BYPASS" in modifiers)
+        return MemoryAccess("copy", "shared", _width(modifiers), first, second)
     if opcode in _BULK:
-        return MemoryAccess("bulk", "shared", 0, first, second, "global")
+        return MemoryAccess("bulk", "shared", 0, first, second)
     if opcode in _WGMMA and addresses:
         return MemoryAccess("matrix", "shared", 0, first)
     if opcode == "SYNCS":

@@ -47,7 +47,7 @@ def opcode_mix(function: Function) -> OpcodeMix:
     """The mix of ``function``, of instructions that can run."""
     body = _main_loop(function)
     turns = trip_counts(function)
-    idle = {loop.index for loop in function.loops if function.waits(loop) or function.elects(loop)}
+    idle = {loop.index for loop in function.loops if function.waits(loop) or function.is_elect_loop(loop)}
     unknown = [loop.index for loop in function.loops if loop.index not in turns and loop.index not in idle]
     weights = {**turns, **dict.fromkeys(unknown, 1)}
     units, names = function.units(weights), function.mix(weights)

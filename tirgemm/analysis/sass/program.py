@@ -47,7 +47,7 @@ class Instruction:
         return unit_of(self.opcode)
 
     @property
-    def never(self) -> bool:
+    def is_predicated_off(self) -> bool:
         """Whether its predicate is constantly false: it is there for its timing alone."""
         return self.predicate in ("@!PT", "@!UPT")
 
@@ -74,7 +74,7 @@ class Function:
     @property
     def executed(self) -> tuple[Instruction, ...]:
         """The instructions that some path reaches and whose predicate is not constantly false."""
-        return tuple(i for i in self.instructions if self.blocks[i.block].reachable and not i.never)
+        return tuple(i for i in self.instructions if self.blocks[i.block].reachable and not i.is_predicated_off)
 
     @property
     def memory(self) -> tuple[Instruction, ...]:
@@ -100,7 +100,7 @@ class Function:
             i.memory is None or i.memory.kind == "barrier" or i.memory.space == "constant" for i in inside
         )
 
-    def elects(self, loop: NaturalLoop) -> bool:
+    def is_elect_loop(self, loop: NaturalLoop) -> bool:
         """Whether ``loop`` runs an instruction of uniform registers for lanes that may differ: once where they
         agree."""
         ends = [self.instructions[self.blocks[latch].stop - 1] for latch in loop.latches]
@@ -110,8 +110,8 @@ class Function:
         """How often each opcode with modifiers stands in the code, or runs where ``trips`` gives each loop's turns.
 
         Turns are a loop's per entry, by its index; every block of a loop counts as run in each of its turns, and code
-        outside of loops once. Loops that only wait (``waits``) or elect lanes (``elects``) count once where not given.
-        Raises AnalysisFailed where another loop has no count.
+        outside of loops once. Loops that only wait (``waits``) or elect lanes (``is_elect_loop``) count once where not
+        given. Raises AnalysisFailed where another loop has no count.
         """
         counts: dict[str, float] = {}
         for instruction in self.executed:
@@ -134,7 +134,7 @@ class Function:
         for index in instruction.loops:
             if index in trips:
                 times *= trips[index]
-            elif not (self.waits(self.loops[index]) or self.elects(self.loops[index])):
+            elif not (self.waits(self.loops[index]) or self.is_elect_loop(self.loops[index])):
                 at = self.instructions[self.blocks[self.loops[index].header].start].address
                 raise AnalysisFailed(f"{self.name}: the loop at {at:#x} (number {index}) has no trip count")
         return times

@@ -90,7 +90,7 @@ def _turns(function: Function, loop: NaturalLoop, parents: Mapping[int, int]) ->
 def _followed(function: Function, loop: NaturalLoop, test: _Test, parents: Mapping[int, int]) -> int | None:
     """The turns of a loop of one block by what its instructions make of the counter, which may go from register to
     register, and whose registers may hold something else in between."""
-    code = [(at, i) for at, i in _numbered(function, loop.header) if not i.never]
+    code = [(at, i) for at, i in _numbered(function, loop.header) if not i.is_predicated_off]
     wanted = {test.counter}
     while True:
         sums = [i for _, i in code if wanted & set(_written(i))]

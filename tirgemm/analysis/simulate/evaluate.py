@@ -14,7 +14,7 @@ import numpy as np
 
 from tirgemm.analysis.ir.expressions import LANE, WARP, DataDependent, IrExpr, Value, const, evaluate, make, symbol
 from tirgemm.analysis.ir.patterns import LANES, Dimension, Integers, Requests, requests_of
-from tirgemm.analysis.ir.registers import assigned, deciding, has_sites, varying
+from tirgemm.analysis.ir.registers import address_registers, assigned, has_sites, lane_varying
 from tirgemm.analysis.ir.sites import LSU, Assign, Block, If, Loop, Site, Statement, While, sites_of
 
 # Turns of one loop that are followed at most where each leaves its registers changed.
@@ -45,7 +45,7 @@ Fail = Callable[[Site, str], None]
 def run(body: Block, extents: Extents, report: Report, fail: Fail) -> None:
     """Call ``report`` with the requests of each site, as often as it is reached with registers changed; ``fail`` where
     they depend on data, with the reason."""
-    needed = deciding(body)
+    needed = address_registers(body)
     _Run(body, needed, extents, report, fail).start()
 
 
@@ -103,7 +103,7 @@ class _Run:
     def chosen(self, blocks: int) -> Integers:
         """The blocks to follow: all, unless every lane of them has registers of its own and they are very many."""
         most = max(1, MOST_LANES // (self.extents.warps * LANES))
-        if blocks <= most or not varying(self.body) & self.needed:
+        if blocks <= most or not lane_varying(self.body) & self.needed:
             return np.arange(blocks)
         self.sampled = True
         # At random: what is evenly spaced may fall in step with rows.

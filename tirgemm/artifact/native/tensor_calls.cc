@@ -305,7 +305,7 @@ TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::
   tirgemm::torch.requires_grad = requires_grad;
 }
 
-TIRGEMM_EXPORT void tirgemm_set_questions(tirgemm::py::Object* const* questions, int count, tirgemm::py::Object* owner, tirgemm::py::Object* level) {
+TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* questions, int count, tirgemm::py::Object* owner, tirgemm::py::Object* level) {
   const tirgemm::py::Api& api = tirgemm::py::api();
   for (int i = 0; i < count && i < tirgemm::kMaxQuestions; ++i) {
     api.IncRef(questions[i]);
@@ -362,7 +362,5 @@ TIRGEMM_EXPORT void tirgemm_forget_all() {
   tirgemm::kinds.clear();
   for (const auto& entry : dropped) tirgemm::Drop(entry.second.get());
 }
-
-TIRGEMM_EXPORT int64_t tirgemm_kept_layers() { return static_cast<int64_t>(tirgemm::layers.size()); }
 
 TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_kept_call() { return tirgemm::py::api().FunctionNew(&tirgemm::kept_method, nullptr, nullptr); }

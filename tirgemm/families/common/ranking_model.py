@@ -25,7 +25,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families.common.alignment import access_width
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tree_ensemble import TreeEnsemble
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 
 FORMAT = "tirgemm-ranking-1"
 FOLDER = "rankings"
@@ -63,13 +63,13 @@ class RankingModel:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{error!r} is missing or of another type") from error
 
-    def covers(self, family: str, gemm: Gemm, regime: str) -> bool:
+    def covers(self, family: str, gemm: Gemm, regime: Regime) -> bool:
         """Whether problems of its kind and with its traits were trained on with this family, one near it in size."""
         known = self.domain.get(domain_key(family, regime), {})
         seen = all(len(known.get(kind, ())) >= LEAST_PROBLEMS for kind in kinds_of(gemm))
         return seen and self.times_away(family, gemm, regime) <= FARTHEST
 
-    def times_away(self, family: str, gemm: Gemm, regime: str) -> float:
+    def times_away(self, family: str, gemm: Gemm, regime: Regime) -> float:
         """How many times larger or smaller a size is than that of the nearest problem of its kind that was trained on:
         of the size that differs most. Infinite where there is none."""
         sizes = self.domain.get(domain_key(family, regime), {}).get(kinds_of(gemm)[0])
@@ -110,7 +110,7 @@ def knob_features(configs: ConfigColumns) -> list[str]:
     return names
 
 
-def domain_key(family: str, regime: str) -> str:
+def domain_key(family: str, regime: Regime) -> str:
     return f"{family} {regime}"
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tirgemm.device import Device
 from tirgemm.families.common.alignment import access_width
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range, Regime
 
 Features = dict[str, Any]
 _OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
@@ -55,7 +55,7 @@ class TileWork:
     step_clocks: Any = np.nan
 
 
-def problem_features(gemm: Gemm, regime: str) -> Features:
+def problem_features(gemm: Gemm, regime: Regime) -> Features:
     """What does not depend on the config."""
     m, n, d_bytes = gemm.m_max, gemm.n, gemm.span("d") * DTYPE_BYTES[gemm.out]
     return {
@@ -82,7 +82,7 @@ def problem_features(gemm: Gemm, regime: str) -> Features:
     } | {f"access_width_{operand}": access_width(gemm, operand) for operand in _OPERANDS}
 
 
-def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regime: str) -> Features:
+def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regime: Regime) -> Features:
     """Every feature of configs that do ``work``: numbers, or arrays of one length; ``us`` is their estimate."""
     size, deep = DTYPE_BYTES[gemm.dtype], gemm.k
     clock = float(device.clock_mhz or _CLOCK_MHZ)

@@ -16,7 +16,7 @@ from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.summation import refused_rows
 from tirgemm.families.tensorcore.estimate import load_waits
 from tirgemm.families.tensorcore.tiling import unsupported
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 __all__ = ["Mma"]
 
@@ -33,13 +33,13 @@ class Mma:
     def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm)
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         return heuristic.default(gemm, device, regime)
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
 
-    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
         return load_waits(gemm, config, device, regime)
 
     def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:

@@ -82,7 +82,7 @@ def finish_rows(sch: Schedule, thread: Any, rows: Any, turns: Any, vector: Any, 
     sch.vectorize(inner)
 
 
-def staged(func: PrimFunc, stage: Stage, sums: Sums, thread: Any) -> PrimFunc:
+def stage_outputs(func: PrimFunc, stage: Stage, sums: Sums, thread: Any) -> PrimFunc:
     """``func`` with the sums going through shared memory; ``thread`` is the variable of the outputs' loop over
     threads."""
     from tvm import tirx

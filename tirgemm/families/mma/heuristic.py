@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import Unsupported
 from tirgemm.families.common.alignment import store_width
 from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
+from tirgemm.families.tensorcore.default_choice import Choices, first_valid, ranked
 from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, repacked_bytes
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 from tirgemm.hardware import occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
@@ -39,51 +39,36 @@ _CUTS = (
     (32, 16, 64, 2, 1, 4, 8),
     (16, 16, 64, 1, 1, 4, 12),
 )
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Stages that a cut has to do without, where with its own none passes every rule.
 _FEWER = (0, 1, 2)
 
 
-def default(gemm: Gemm, device: Device, regime: str) -> Config:
+def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    for fewer in _FEWER:
-        for _, number, split in sorted(_estimates(gemm, device, regime, choices, fewer)):
-            config = _config(gemm, device, number, split, fewer, choices)
-            if all(rule.check(gemm, config, device) is None for rule in RULES):
-                return config
-    raise Unsupported(f"mma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+    copied = repacked_bytes(gemm, loads(gemm)[0])
+    configs = (
+        _config(gemm, device, cut, choices)
+        for fewer in _FEWER
+        for cut in ranked(gemm, device, regime, _cuts(device, fewer, copied), choices)
+    )
+    return first_valid("mma", configs, RULES, gemm, device)
 
 
-def _estimates(
-    gemm: Gemm, device: Device, regime: str, choices: Mapping[str, tuple[object, ...]], fewer: int
-) -> Iterator[tuple[float, int, int]]:
-    """Microseconds, number in the table and split of every cut that shared memory holds with so many stages fewer."""
-    copied, estimate = repacked_bytes(gemm, loads(gemm)[0]), Estimate(gemm, device, regime)
-    for number, (tile_m, tile_n, tile_k, warps_m, warps_n, stages, _) in enumerate(_CUTS):
-        stages -= fewer
-        resident = _resident(number, fewer, device)
-        if stages < 2 or not resident or tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
-            continue
-        efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
-        blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
-        for split in _SPLITS:
-            if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
-                cut = BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
-                yield estimate.us(cut), number, split
+def _cuts(device: Device, fewer: int, copied: int) -> Iterator[BlockWork]:
+    """Every cut that shared memory holds with so many stages fewer, unsplit."""
+    limits = device.limits
+    for tile_m, tile_n, tile_k, warps_m, warps_n, most_stages, most in _CUTS:
+        stages = most_stages - fewer
+        shared = stages * (tile_m + tile_n) * tile_k * ELEMENT_BYTES
+        if stages >= 2 and shared <= limits.shared_per_block:
+            resident = min(most, limits.shared_per_sm // (shared + limits.shared_reserved_per_block))
+            efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
+            if resident:
+                yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
-def _resident(number: int, fewer: int, device: Device) -> int:
-    """Blocks of cut ``number`` with ``fewer`` stages less that an SM holds at once; 0 where one takes too much shared
-    memory."""
-    tile_m, tile_n, tile_k, _, _, stages, most = _CUTS[number]
-    shared, limits = (stages - fewer) * (tile_m + tile_n) * tile_k * ELEMENT_BYTES, device.limits
-    if shared > limits.shared_per_block:
-        return 0
-    return min(most, limits.shared_per_sm // (shared + limits.shared_reserved_per_block))
-
-
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     sets = config["registers"]
@@ -100,27 +85,25 @@ def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
     return products / (products + fragments * (1.0 if sets == 1 else 0.5))
 
 
-def _config(
-    gemm: Gemm, device: Device, number: int, split: int, fewer: int, choices: Mapping[str, tuple[object, ...]]
-) -> Config:
-    tile_m, tile_n, tile_k, warps_m, warps_n, stages, _ = _CUTS[number]
-    tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), 16)
+def _config(gemm: Gemm, device: Device, cut: BlockWork, choices: Choices) -> Config:
+    tile_m, tile_n, split = cut.tile_m, cut.tile_n, cut.split
+    tile_k = next((k for k in (cut.tile_k, 32, 16) if k in choices["tile_k"]), 16)
     columns = -(-gemm.n // tile_n)
     # A wave of blocks reads least of A and B where it has as many columns of outputs as rows.
-    wave = math.isqrt(device.units * _resident(number, fewer, device) * tile_m * tile_n)
+    wave = math.isqrt(device.units * cut.resident * tile_m * tile_n)
     rasters = [r for r in (1, 2, 3, 4, 8, 16) if columns % r == 0 and r in choices["raster"]]
     # Half sectors are what leaves the registers otherwise.
     whole = split > 1 or (DTYPE_BYTES[gemm.out] == 2 and store_width(gemm) == VECTOR)
     steps = -(-gemm.k // (tile_k * split))
-    stages = max(2, min(stages - fewer, steps + 1))
+    stages = max(2, min(cut.stages, steps + 1))
     return Config(
         "mma",
         (
             ("tile_m", tile_m),
             ("tile_n", tile_n),
             ("tile_k", tile_k),
-            ("warps_m", warps_m),
-            ("warps_n", warps_n),
+            ("warps_m", cut.warps_m),
+            ("warps_n", cut.warps_n),
             ("stages", stages),
             ("registers", 2 if tile_k > 16 else 1),
             ("resident", 1),

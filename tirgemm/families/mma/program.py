@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
-from tirgemm.families.mma.epilogue import Sums, staged
+from tirgemm.families.mma.epilogue import Sums, stage_outputs
 from tirgemm.families.mma.intrinsics import with_instructions
 from tirgemm.families.mma.schedule import SYMBOL, scheduled
 from tirgemm.families.tensorcore import program as assembled
@@ -34,5 +34,5 @@ def kernel(tiling: Tiling, registers: int) -> PrimFunc:
     func = exchanged(func, copies(func, stage, by_turns=True))
     func = pipelined(with_instructions(func, stage, sums, thread % WARP, registers), spread=True)
     if tiling.epilogue == STAGED:
-        func = staged(func, stage, sums, sch.get(nest.outputs).loop_var)
+        func = stage_outputs(func, stage, sums, sch.get(nest.outputs).loop_var)
     return bounded(func, tiling.resident)

@@ -17,7 +17,7 @@ from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import PIPELINES, blocks, tiling, transposes
 from tirgemm.families.summation import refused_rows
-from tirgemm.gemm import Gemm, Range
+from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.hardware import ARCHITECTURES, MAX_GRID
 from tirgemm.layouts import Layout, TiledCopy
 
@@ -52,13 +52,13 @@ class Simt:
     def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm)
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         return heuristic.default(gemm, device, regime)
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
 
-    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
         return heuristic.load_waits(gemm, config, device, regime)
 
     def derived_knobs(self, config: Config) -> dict[str, Value]:

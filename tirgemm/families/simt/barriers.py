@@ -1,4 +1,4 @@
-"""One barrier a step of k: a lowering pipeline of its own, for kernels whose shared memory holds two tiles or more.
+"""Lowering pipeline with one barrier per k step, for multi-stage shared memory.
 
 TVM puts a barrier between a step's reads of a tile and the next writes to any tile. Where the tiles take turns, what a
 step overwrites was read a step before, and the barrier that this step begins with has already waited for those reads:

@@ -19,7 +19,7 @@ from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import space
 from tirgemm.families.simt.tiling import ThreadTiling, blocks, tiling, transposes
 from tirgemm.families.simt.wavefronts import fragment_wavefronts
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range, Regime
 from tirgemm.hardware import WARP, occupancy
 
 # block_m, block_n, block_k, thread_m, thread_n. Largest first: where the model calls two equal, data is reused more.
@@ -81,7 +81,7 @@ class SimtConstants:
 CONSTANTS = fitted_constants(__package__, SimtConstants)
 
 
-def default(gemm: Gemm, device: Device, regime: str) -> Config:
+def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-predicted of a list of shapes that passes every rule."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     predicted: list[tuple[float, int, Config]] = []
@@ -93,7 +93,7 @@ def default(gemm: Gemm, device: Device, regime: str) -> Config:
     raise Unsupported(f"simt has no default for {gemm} on {device.name}: every shape of its list breaks a rule")
 
 
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """A rough time: the longest of issue slots, shared copies' latency, L2 and memory, and a launch.
 
     A block without threads, which no rule passes, takes for ever.
@@ -135,7 +135,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float
     return c.launch_us + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)
 
 
-def load_waits(gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+def load_waits(gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
     """What a block waits for: a launch, and the loads of its steps."""
     c, cut = CONSTANTS[regime], tiling(gemm, config)
     load_us = c.load_latency_clocks / (device.clock_mhz or _CLOCK_MHZ)

@@ -14,8 +14,10 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families.simt import heuristic
 from tirgemm.families.simt.rules import RULES
 from tirgemm.families.simt.space import ladder_space
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
+# The ladder is one of this family by its definition: who runs it asks for the family by this name.
+FAMILY = "simt"
 DEFAULT = "default"
 
 
@@ -170,7 +172,7 @@ def line(name: str) -> tuple[Rung, ...]:
     return (*(line(last.parent) if last.parent else ()), last)
 
 
-def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> Config:
+def config(name: str, gemm: Gemm, device: Device, regime: Regime = "sustained") -> Config:
     """The config of a rung for a problem. Raises InvalidRequest with the reason where the problem does not take it.
 
     A number that is too wide for the problem's rows or its grid becomes the nearest that fits: ``vector``, ``raster``,
@@ -200,7 +202,7 @@ def config(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> 
     return made
 
 
-def changes(name: str, gemm: Gemm, device: Device, regime: str = "sustained") -> dict[str, tuple[Value, Value]]:
+def changes(name: str, gemm: Gemm, device: Device, regime: Regime = "sustained") -> dict[str, tuple[Value, Value]]:
     """Knob -> (parent's value, the rung's), for those that differ. Raises as ``config``."""
     parent = rung(name).parent
     if parent is None:

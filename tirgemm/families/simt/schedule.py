@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.simt.tile_blocks import SYMBOL, staged
+from tirgemm.families.simt.tile_blocks import SYMBOL, staged_problem
 from tirgemm.families.simt.tiling import ThreadTiling, transposes
 from tirgemm.gemm import Gemm, Operand
 
@@ -37,7 +37,7 @@ def scheduled(gemm: Gemm, tiling: ThreadTiling) -> IRModule:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
-    sch = Schedule(IRModule({SYMBOL: staged(gemm, tiling)}), debug_mask="none")
+    sch = Schedule(IRModule({SYMBOL: staged_problem(gemm, tiling)}), debug_mask="none")
     sch.work_on(SYMBOL)
     nest = place_on_machine(sch, tiling)
     keep_sums_in_registers(sch, nest)

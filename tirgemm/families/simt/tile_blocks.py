@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SYMBOL = "simt_gemm"
 
 
-def staged(gemm: Gemm, tiling: ThreadTiling) -> PrimFunc:
+def staged_problem(gemm: Gemm, tiling: ThreadTiling) -> PrimFunc:
     """``gemm`` as a PrimFunc of the blocks ``a_tile``, ``b_tile``, ``gemm`` and ``epilogue``.
 
     Parameters: the tensors in call order (a, b[, c][, bias], d), the scalars, and m where it is a range.

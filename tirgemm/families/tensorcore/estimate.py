@@ -10,7 +10,7 @@ from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.tensorcore.tiling import Tiling, repacked_bytes
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BlockWork(NamedTuple):
         return cls(*tile, *warps, cut.stages, cut.split, max(1, resident), efficiency, repacked)
 
 
-def load_waits(gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+def load_waits(gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
     """What a block of a config of ``mma`` or ``wmma`` waits for: launches, and the copies of its steps."""
     c = CONSTANTS[regime]
     more = (repacked_bytes(gemm, config["load"]) > 0) + (config["split"] > 1)
@@ -74,7 +74,7 @@ def load_waits(gemm: Gemm, config: Config, device: Device, regime: str) -> LoadW
 class Estimate:
     """The analytic times of kernels of ``gemm`` on ``device``. What they share is counted once."""
 
-    def __init__(self, gemm: Gemm, device: Device, regime: str) -> None:
+    def __init__(self, gemm: Gemm, device: Device, regime: Regime) -> None:
         self.constants = c = CONSTANTS[regime]
         self.rows, self.columns, self.deep, self.batch = gemm.m_max, gemm.n, gemm.k, gemm.batch
         self.size, self.units = DTYPE_BYTES[gemm.dtype], device.units

@@ -1,4 +1,4 @@
-"""Blocks of a scheduled PrimFunc exchanged for instructions: what ``tensorize`` does, with block variables at hand.
+"""Replacement of TensorIR blocks by instructions, with block variables at hand.
 
 A block that ``Schedule.blockize`` made computes one instruction's work element by element. Here its body becomes a
 call, written in terms of the block's variables. The schedule before is what the kernel means and runs anywhere.

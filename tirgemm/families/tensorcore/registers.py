@@ -1,6 +1,7 @@
-"""Launch bounds: how many blocks an SM must hold, and so how many registers a thread may take.
+"""Launch bounds: minimum resident blocks, which cap registers per thread.
 
-No schedule primitive writes it. Without it ptxas may spill a few registers to reach an occupancy that nobody asked for.
+No schedule primitive writes them. Without them ptxas may spill a few registers to reach an occupancy that nobody asked
+for.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.families.wgmma.rules import RULES
 from tirgemm.families.wgmma.space import space
 from tirgemm.families.wgmma.work import estimates_us, tile_work
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.layouts import Layout, TiledCopy
 
 __all__ = ["Wgmma"]
@@ -67,19 +67,21 @@ class Wgmma:
     def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm, device)
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         return heuristic.default(gemm, device, regime)
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
 
-    def shortlist(self, gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
+    def shortlist(
+        self, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
+    ) -> list[Config]:
         return heuristic.shortlist(gemm, device, regime, count, trained=trained)
 
     def tile_work(self, gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
         return tile_work(gemm, configs, device)
 
-    def estimates_us(self, gemm: Gemm, configs: ConfigColumns, device: Device, regime: str) -> Any:
+    def estimates_us(self, gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:
         return estimates_us(gemm, configs, device, regime)
 
     def output_tile(self, gemm: Gemm, config: Config, device: Device, m: int) -> OutputTile:
@@ -88,7 +90,7 @@ class Wgmma:
         tiles = None if cut.cluster.adds_parts else evaluate(cut.grid.work, m) * cut.cluster.size
         return OutputTile(rows, columns, cut.tile_k, tiles)
 
-    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: str) -> LoadWaits:
+    def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
         return load_waits(plan(gemm, config, device.units), gemm, device, regime)
 
     def shared_tile(self, gemm: Gemm, config: Config, device: Device) -> SharedTile:

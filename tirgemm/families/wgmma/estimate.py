@@ -15,7 +15,7 @@ from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.wgmma.planning.alignment import loaded_by_tma
 from tirgemm.families.wgmma.planning.plan import Plan
-from tirgemm.gemm import Gemm, Operand
+from tirgemm.gemm import Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
@@ -108,7 +108,7 @@ class Cuts:
         )
 
 
-def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: WgmmaConstants | None = None) -> Any:
+def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constants: WgmmaConstants | None = None) -> Any:
     """Microseconds of one call: the longest of tensor cores, loads, L2 and memory over the waves, then what follows."""
     c, m, n = constants or CONSTANTS[regime], gemm.m_max, gemm.n
     clock = (device.clock_mhz or 1980.0) * c.clock_share
@@ -168,7 +168,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: str, constants: 
     return time
 
 
-def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: str) -> LoadWaits:
+def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWaits:
     """What a block waits for: launches and what adding parts takes at least, and the loads of its steps."""
     c, cuts = CONSTANTS[regime], Cuts.of(cut)
     rows = gemm.n if cut.swap else gemm.m_max

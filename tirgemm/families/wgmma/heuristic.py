@@ -26,7 +26,7 @@ from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
 from tirgemm.families.wgmma.space import GROUPS, TILES_N, epilogues, loads, space
 from tirgemm.families.wgmma.work import cuts_of, estimates_us, tile_work
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 # The knobs of the table's rows.
 _TABLE_KNOBS = (
@@ -64,12 +64,12 @@ _RASTER_GAIN = 0.003
 _FEW_TILES, _FEW_ROWS = 4, 32
 
 
-def default(gemm: Gemm, device: Device, regime: str) -> Config:
+def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-ranked cut that passes every rule. Raises Unsupported where none does."""
     return shortlist(gemm, device, regime, 1)[0]
 
 
-def shortlist(gemm: Gemm, device: Device, regime: str, count: int, *, trained: bool = True) -> list[Config]:
+def shortlist(gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True) -> list[Config]:
     """At most ``count`` of the best-ranked cuts of the space that pass every rule, best first. Raises Unsupported where
     none does.
 
@@ -109,7 +109,7 @@ def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[Conf
 
 
 def _best_estimated(
-    cuts: Cuts, stages: npt.NDArray[np.int64], gemm: Gemm, device: Device, regime: str
+    cuts: Cuts, stages: npt.NDArray[np.int64], gemm: Gemm, device: Device, regime: Regime
 ) -> npt.NDArray[np.intp]:
     """Rows of the best-estimated cuts, best first."""
     times = estimate_us(cuts, gemm, device, regime)
@@ -128,7 +128,7 @@ def _best_estimated(
     return nearest[np.argsort(times[nearest], kind="stable")[:_TRIES]]
 
 
-def _ranked(configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: str) -> ConfigColumns:
+def _ranked(configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: Regime) -> ConfigColumns:
     """``configs`` in the order of ``model``: of the best cuts the best raster of each, then the other cuts.
 
     Where D transposed is the same problem a swapped cut is its twin again, which only noise tells from it.
@@ -154,7 +154,7 @@ def _ranked(configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Dev
 
 
 def _order(
-    configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: str, behind: Any = 0.0
+    configs: ConfigColumns, model: RankingModel, gemm: Gemm, device: Device, regime: Regime, behind: Any = 0.0
 ) -> npt.NDArray[np.intp]:
     """Rows by the time that ``model`` expects, longer by the share ``behind``; compared in fp32, ties by their
     order."""
@@ -176,7 +176,7 @@ def _sensible(configs: ConfigColumns, gemm: Gemm) -> npt.NDArray[np.bool_]:
     return sensible
 
 
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """The time that the analytic model gives a config."""
     return float(estimate_us(Cuts.of(plan(gemm, config, device.units)), gemm, device, regime))
 

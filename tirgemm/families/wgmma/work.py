@@ -1,4 +1,4 @@
-"""Tile work of ``wgmma`` configs, and their estimates, as columns."""
+"""``TileWork`` columns and time estimates of many ``wgmma`` configs at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tirgemm.families.wgmma.estimate import CONSTANTS, RESIDENT_CLUSTERS, Cuts, 
 from tirgemm.families.wgmma.planning.names import CLUSTER, COPY, KERNEL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 _CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) + 1)])
 
@@ -39,7 +39,7 @@ def cuts_of(configs: ConfigColumns) -> Cuts:
     )
 
 
-def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: str) -> Any:
+def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:
     """Microseconds that the analytic model gives each of ``configs``."""
     return estimate_us(cuts_of(configs), gemm, device, regime)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import Unsupported
+from tirgemm.families.tensorcore.default_choice import Choices, blocks, first_valid, ranked
 from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
 from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
 from tirgemm.families.wmma.tile import FRAGMENT, registers_of
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import WARP, occupancy
 
 # tile_m, tile_n, tile_k, warps_m, warps_n; largest first: where the model calls two equal, data is reused more.
@@ -36,7 +36,6 @@ _CUTS = (
     (32, 16, 64, 2, 1),
     (16, 16, 64, 1, 1),
 )
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _STAGES = (4, 3, 2)
 _MOST_RESIDENT = 4
 # Elements after each row of a tile: eight rows of a fragment then lie in all banks.
@@ -47,37 +46,32 @@ _PLACES = 8
 _SHARE = 0.95
 
 
-def default(gemm: Gemm, device: Device, regime: str) -> Config:
+def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    copied, estimate = repacked_bytes(gemm, loads(gemm)[0]), Estimate(gemm, device, regime)
-    estimates = []
-    for number, (tile_m, tile_n, tile_k, warps_m, warps_n) in enumerate(_CUTS):
-        if tile_m not in choices["tile_m"] or tile_n not in choices["tile_n"]:
-            continue
-        warp_m, warp_n = tile_m // warps_m, tile_n // warps_n
+    configs = (
+        _config(gemm, device, cut, stages, choices)
+        for cut in ranked(gemm, device, regime, _cuts(gemm, device), choices)
+        for stages in _STAGES
+        if stages in choices["stages"]
+    )
+    return first_valid("wmma", configs, RULES, gemm, device)
+
+
+def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
+    """Every cut that an SM holds, unsplit, with as many stages as it holds."""
+    copied = repacked_bytes(gemm, loads(gemm)[0])
+    for tile_m, tile_n, tile_k, warps_m, warps_n in _CUTS:
         stage = (tile_m + tile_n) * (tile_k + _PAD) * ELEMENT_BYTES
         stages = next((s for s in _STAGES if s * stage <= device.limits.shared_per_block), 0)
-        need = registers_of(warp_m, warp_n, gemm.acc, 2)
+        need = registers_of(tile_m // warps_m, tile_n // warps_n, gemm.acc, 2)
         resident = occupancy(device.limits, warps_m * warps_n * WARP, need, stages * stage)
-        if not resident:
-            continue
-        blocks = -(-gemm.m_max // tile_m) * -(-gemm.n // tile_n) * gemm.batch
-        efficiency = _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD)
-        for split in _SPLITS:
-            if split == 1 or (split in choices["split"] and blocks * split <= 2 * resident * device.units):
-                cut = BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, split, resident, efficiency, copied)
-                room = min(resident, -(-blocks * split // device.units), _MOST_RESIDENT)
-                estimates.append((estimate.us(cut), number, split, room))
-    for _, number, split, room in sorted(estimates):
-        for stages in _STAGES:
-            config = _config(gemm, number, split, stages, room, choices)
-            if config is not None and all(rule.check(gemm, config, device) is None for rule in RULES):
-                return config
-    raise Unsupported(f"wmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+        if resident:
+            efficiency = _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD)
+            yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """The time that the analytic model gives a config."""
     cut = tiling(gemm, config)
     need = min(registers_of(cut.warp_m, cut.warp_n, gemm.acc, cut.sets), device.limits.registers_per_thread)
@@ -101,28 +95,23 @@ def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], 
     return _SHARE * products / (products + factors * (1.0 if sets == 1 else 0.5))
 
 
-def _config(
-    gemm: Gemm, number: int, split: int, stages: int, resident: int, choices: Mapping[str, tuple[object, ...]]
-) -> Config | None:
-    tile_m, tile_n, tile_k, warps_m, warps_n = _CUTS[number]
-    tile_k = next((k for k in (tile_k, 32, 16) if k in choices["tile_k"]), FRAGMENT)
-    columns = -(-gemm.n // tile_n)
-    if stages not in choices["stages"]:
-        return None
+def _config(gemm: Gemm, device: Device, cut: BlockWork, stages: int, choices: Choices) -> Config:
+    tile_k = next((k for k in (cut.tile_k, 32, 16) if k in choices["tile_k"]), FRAGMENT)
+    columns = -(-gemm.n // cut.tile_n)
     return Config(
         "wmma",
         (
-            ("tile_m", tile_m),
-            ("tile_n", tile_n),
+            ("tile_m", cut.tile_m),
+            ("tile_n", cut.tile_n),
             ("tile_k", tile_k),
-            ("warps_m", warps_m),
-            ("warps_n", warps_n),
+            ("warps_m", cut.warps_m),
+            ("warps_n", cut.warps_n),
             ("stages", stages),
             ("registers", 2 if tile_k > FRAGMENT else 1),
-            ("resident", resident),
+            ("resident", min(cut.resident, -(-blocks(gemm, cut) * cut.split // device.units), _MOST_RESIDENT)),
             ("pad", _PAD),
             ("load", loads(gemm)[0]),
-            ("split", split),
+            ("split", cut.split),
             ("raster", next(r for r in (4, 8, 2, 1) if columns % r == 0 and r in choices["raster"])),
         ),
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def program(tiling: WmmaTiling) -> Program:
     """The scheduled module of ``tiling`` and the launch that runs it."""
-    return _assembled(tiling, kernel(tiling))
+    return assembled.program("wmma", tiling, kernel(tiling), (WARP, tiling.threads // WARP, 1))
 
 
 def kernel(tiling: WmmaTiling) -> PrimFunc:
@@ -30,12 +30,3 @@ def kernel(tiling: WmmaTiling) -> PrimFunc:
     func, stage = scheduled(tiling).mod[SYMBOL], Stage(tiling)
     func = exchanged(func, copies(func, stage, by_turns=False))
     return bounded(pipelined(with_fragments(func, stage, tiling), spread=False), tiling.resident)
-
-
-def meaning(tiling: WmmaTiling) -> Program:
-    """The same program with every instruction spelled out element by element: what it means, on any device."""
-    return _assembled(tiling, scheduled(tiling).mod[SYMBOL])
-
-
-def _assembled(tiling: WmmaTiling, func: PrimFunc) -> Program:
-    return assembled.program("wmma", tiling, func, (WARP, tiling.threads // WARP, 1))

@@ -14,7 +14,7 @@ from tirgemm.families.summation import refused_rows
 from tirgemm.families.x86 import heuristic
 from tirgemm.families.x86.rules import RULES
 from tirgemm.families.x86.space import space
-from tirgemm.gemm import MAX_SIZE, Gemm
+from tirgemm.gemm import MAX_SIZE, Gemm, Regime
 from tirgemm.workload import index_dtype
 
 _NEEDED = ("avx2", "f16c", "fma")
@@ -48,11 +48,11 @@ class X86:
     def space(self, gemm: Gemm, device: Device) -> Space:
         return space(gemm, device)
 
-    def default(self, gemm: Gemm, device: Device, regime: str) -> Config:
+    def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
         del regime  # the best blocking does not depend on whether the caches are warm
         return heuristic.default(gemm, device, self.space(gemm, device))
 
-    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+    def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return heuristic.predict_us(gemm, config, device, regime)
 
     def derived_knobs(self, config: Config) -> dict[str, Value]:

@@ -9,7 +9,7 @@ from tirgemm.families.base import Rule
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
 from tirgemm.families.x86.space import has_avx512, usual_block_k
-from tirgemm.gemm import DTYPE_BYTES, Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 
 # Where the device does not say: a plausible server core, and what one core copies from memory.
 _CLOCK_GHZ = 3.0
@@ -58,7 +58,7 @@ def _accepted(rules: tuple[Rule, ...], gemm: Gemm, config: Config, device: Devic
     return all(rule.check(gemm, config, device) is None for rule in rules)
 
 
-def predict_us(gemm: Gemm, config: Config, device: Device, regime: str) -> float:
+def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
     """Multiply-adds of the padded problem at two a cycle, the copies of packing, and what each launch costs."""
     tiling = PanelTiling(gemm, config)
     threads = min(config["threads"] or device.units, device.units)

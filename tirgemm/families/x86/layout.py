@@ -1,4 +1,4 @@
-"""The sizes that a config gives: panels, tasks and packed operands, as Dims where m is a range.
+"""``PanelTiling``: panels, tasks and packed operand sizes of a config.
 
 A panel is what one register tile multiplies: ``tile_m`` rows of A, or ``tile_n`` columns of B. Packed operands are
 fp32 and zero-padded in k to whole chunks; a panel beyond an edge repeats the last row or column, and its results are

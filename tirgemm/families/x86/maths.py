@@ -1,4 +1,4 @@
-"""Activations without calls into the maths library, so that LLVM keeps a whole vector of them in registers.
+"""Vectorisable polynomial activations for LLVM.
 
 Polynomials in fp32, a few units in the last place of fp32: not fast math, every operation is IEEE's.
 """

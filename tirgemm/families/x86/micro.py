@@ -1,4 +1,4 @@
-"""The kernel that multiplies panels: one task a block index, a register tile at a time, with the epilogue.
+"""Micro-kernel that multiplies packed panels by register tiles, with the epilogue.
 
 Written as TensorIR with a block ``gemm`` over (chunk, k, row, column) of a register tile; ``scheduled`` then splits,
 reorders, vectorises and unrolls it so that LLVM keeps the tile in registers and broadcasts A from memory operands.

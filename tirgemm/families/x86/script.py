@@ -1,4 +1,4 @@
-"""TIR-building helpers of the x86 kernels: parameters by name, widening loads, edges, transposes."""
+"""TIR builder of the x86 kernels: parameters, widening loads, edges, transposes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the kernels that TVM lowered against the Launch that the family wrote.
+"""Consistency checks of lowered kernels against the family's ``Launch``.
 
 TVM orders a device kernel's parameters itself, and passes parts of index expressions as parameters of their own. The
 lowered host function holds the truth: one ``call_ffi_kernel`` with every argument and every extent.

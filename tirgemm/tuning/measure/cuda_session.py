@@ -22,7 +22,8 @@ from typing import Any
 from tirgemm._extras import needed_by
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.driver.nvml import Probe
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline
@@ -34,7 +35,6 @@ from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOp
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
@@ -56,7 +56,7 @@ _SCREEN_LAUNCHES = 100
 _SCREEN_ISOLATED = 3
 # A candidate this much slower than the best so far, beyond what one launch may cost, gets no second look.
 _HOPELESS, _LAUNCH_US = 1.5, 20.0
-_FINAL = Enough(8, 0.1)
+_FINAL = StoppingRule(8, 0.1)
 # A call that takes so long is its own sample: what graphs and warm calls would add is nothing beside it.
 _LONG_US = 100_000.0
 
@@ -115,7 +115,7 @@ class CudaSession:
         for i in range(owners):
             buffers.append(filled(gemm, sets, options.seed + i, self._gpu, self.backend))
             self._alive()
-        order = [0] * len(makers) if options.shared else assign(len(makers), options.swap)
+        order = [0] * len(makers) if options.shared else buffer_assignment(len(makers), options.swap)
         contenders: dict[str, _Contender] = {}
         for i, (name, make) in enumerate(makers.items()):
             try:
@@ -133,7 +133,9 @@ class CudaSession:
                 if count:
                     launches[name or "kernel"] = count
                 self._alive()
-            samples = alternate(blocks, Enough(options.min_samples, options.budget_s), self._alive, seed=options.seed)
+            samples = alternate(
+                blocks, StoppingRule(options.min_samples, options.budget_s), self._alive, seed=options.seed
+            )
         finally:
             for graph in graphs:
                 call("cuGraphExecDestroy", graph)
@@ -180,7 +182,7 @@ class CudaSession:
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
     def _library(
-        self, name: str, baseline: Baseline, operands: Operands, regime: str, chosen: dict[str, Any]
+        self, name: str, baseline: Baseline, operands: Operands, regime: Regime, chosen: dict[str, Any]
     ) -> _Contender:
         """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises
         Absent."""
@@ -201,7 +203,7 @@ class CudaSession:
             return _contender(baseline.context, candidates[index], range(count))
 
     def _screened(
-        self, context: Context, candidate: BaselineOption, turn: Iterator[int], regime: str, best: float
+        self, context: Context, candidate: BaselineOption, turn: Iterator[int], regime: Regime, best: float
     ) -> float:
         """Microseconds of a candidate from few calls, with operands that were not used just before. Raises Refused."""
         candidate.call(next(turn))()
@@ -232,7 +234,7 @@ class CudaSession:
             call("cuGraphExecDestroy", graph)
 
     def _final(
-        self, context: Context, candidates: dict[int, BaselineOption], count: int, regime: str
+        self, context: Context, candidates: dict[int, BaselineOption], count: int, regime: Regime
     ) -> dict[int, float]:
         """Medians of the best candidates, timed as contenders are."""
         graphs: list[Any] = []
@@ -247,7 +249,9 @@ class CudaSession:
                 call("cuGraphExecDestroy", graph)
         return {int(i): statistics.median(taken) for i, taken in samples.items()}
 
-    def _block(self, contender: _Contender, regime: str, probe: Probe | None, graphs: list[Any]) -> tuple[Block, int]:
+    def _block(
+        self, contender: _Contender, regime: Regime, probe: Probe | None, graphs: list[Any]
+    ) -> tuple[Block, int]:
         """How a contender takes its turn, and in the sustained regime the launches of a replay of the graph added."""
         each_us, host_ns = self._warm(contender)
         if regime == "isolated":

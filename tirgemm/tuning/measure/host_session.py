@@ -25,15 +25,15 @@ import numpy.typing as npt
 from tirgemm.artifact import Kernel
 from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.reference.numbers import BITS, Bits, encode
+from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
 from tirgemm.tuning.measure.requests import Time
-from tirgemm.tuning.measure.rounds import Block, Enough, alternate, assign, settle, turn
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape
@@ -90,7 +90,7 @@ class HostSession:
         owners = 1 if options.shared else len(contenders)
         sets = self._sets(gemm, owners)
         buffers = self._buffers(gemm, sets, owners, options.seed)
-        order = [0] * len(contenders) if options.shared else assign(len(contenders), options.swap)
+        order = [0] * len(contenders) if options.shared else buffer_assignment(len(contenders), options.swap)
         calls = {name: prepare(buffers[order[i]]) for i, (name, prepare) in enumerate(contenders.items())}
         before = host_conditions()
         settle()
@@ -98,7 +98,7 @@ class HostSession:
         blocks = {name: make(it) for name, it in calls.items()}
         if len(blocks) > 1:
             blocks = {name: turn(calls[name], block) for name, block in blocks.items()}
-        samples = alternate(blocks, Enough(options.min_samples, options.budget_s), self._alive, seed=options.seed)
+        samples = alternate(blocks, StoppingRule(options.min_samples, options.budget_s), self._alive, seed=options.seed)
         conditions = before | {
             "regime": options.regime,
             "fingerprint": self.device.fingerprint,
@@ -131,7 +131,7 @@ class HostSession:
         self._kept = gemm, sets, buffers[:1]
         return buffers
 
-    def _baseline(self, name: str, gemm: Gemm, regime: str) -> _Prepare:
+    def _baseline(self, name: str, gemm: Gemm, regime: Regime) -> _Prepare:
         """How a baseline's calls are prepared. Raises Absent."""
         if name == "numpy_f32":
             function = numpy_baseline(gemm)
@@ -140,7 +140,7 @@ class HostSession:
         return lambda operands: self._torch_calls(name, baseline, gemm, regime, operands)
 
     def _torch_calls(
-        self, name: str, baseline: HostTorchBaseline, gemm: Gemm, regime: str, operands: _Operands
+        self, name: str, baseline: HostTorchBaseline, gemm: Gemm, regime: Regime, operands: _Operands
     ) -> Iterator[Call]:
         """PyTorch's calls by the fastest of its ways, which are tried once a problem and regime."""
         known = self._ways.setdefault((gemm, regime), {})

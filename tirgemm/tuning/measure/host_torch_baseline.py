@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirgemm.gemm import DTYPE_NAMES, Gemm
+from tirgemm.rounds import Block, StoppingRule, alternate, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import (
@@ -30,7 +31,6 @@ from tirgemm.tuning.measure.baselines.torch_baseline import (
     pin,
 )
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call, Refused, choose
-from tirgemm.tuning.measure.rounds import Block, Enough, alternate, turn
 from tirgemm.tuning.process.child_rpc import allow_torch
 
 # A way that takes so much longer for some of the rows than the fastest for all is not tried on more of them. PyTorch
@@ -38,13 +38,13 @@ from tirgemm.tuning.process.child_rpc import allow_torch
 _HOPELESS = 4.0
 _TRIES, _TRIES_S = 3, 0.2
 _TOLD_S = 0.2
-_FINAL = Enough(8, 0.1)
+_FINAL = StoppingRule(8, 0.1)
 
 Tensors = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Way:
+class TorchCall:
     """One way to write the problem, on so many threads. ``call`` is how a user would write it."""
 
     call: str
@@ -66,7 +66,7 @@ class HostTorchBaseline:
         self._alive = alive
         self._torch = _imported(alive)
         counts = dict.fromkeys((usable_threads, min(_own_threads(self._torch), usable_threads)))
-        self.ways = [Way(call, count, prepare) for call, prepare in self._written() for count in counts]
+        self.ways = [TorchCall(call, count, prepare) for call, prepare in self._written() for count in counts]
 
     def choose(self, sets: list[dict[str, View]], block_of: Callable[[Iterator[Call]], Block]) -> dict[str, Any]:
         """Which way is the fastest, as conditions say it. ``block_of`` makes of endless calls what takes samples of
@@ -103,11 +103,11 @@ class HostTorchBaseline:
         self._on_threads(way)
         return [way.prepare(self._tensors(views)) for views in sets]
 
-    def _on_threads(self, way: Way) -> None:
+    def _on_threads(self, way: TorchCall) -> None:
         if self._torch.get_num_threads() != way.threads:
             self._torch.set_num_threads(way.threads)
 
-    def _require_hopeful(self, way: Way, views: dict[str, View], best_us: float) -> None:
+    def _require_hopeful(self, way: TorchCall, views: dict[str, View], best_us: float) -> None:
         """Raise Refused where a part of the rows takes far longer than ``best_us``, which all take another way."""
         self._on_threads(way)
         tensors = self._tensors(views)

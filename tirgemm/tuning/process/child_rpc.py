@@ -1,4 +1,4 @@
-"""A child process that answers requests over two pipes, and that may crash, hang or outlive nothing: both ends.
+"""RPC to a child process that may be killed, over two pipes.
 
 The parent's end is ``ChildProcess``; the child calls ``serve``. Messages are pickled, with their length in front.
 The child is the leader of its own process group (a kill takes the compilers that it started along) and dies with its

@@ -31,7 +31,7 @@ class Flag(Protocol):
     def is_set(self) -> bool: ...
 
 
-class EndOfWork:
+class StopSignal:
     """The Flag of one tuning: set once ``cancel`` is, or, while it searches, ``stop``.
 
     ``stop`` counts from ``grace_s`` seconds on: what is measured by then is kept, and a measuring process that is
@@ -111,7 +111,7 @@ def stop_on_interrupt(
 
 
 @contextmanager
-def attended(
+def interruptible_tuning(
     title: str, progress: bool | None, on_event: EventHandler | None, stop: threading.Event | None
 ) -> Iterator[tuple[EventHandler, threading.Event]]:
     """A tuning that a Python caller waits for: the event handler and the ``stop`` to run it with.

@@ -68,9 +68,10 @@ class Candidate:
     """A config of a family for a gemm on a device in a regime, with its status: the unit of the search.
 
     ``rule`` names the rule that pruned it; ``message`` is for a person; ``error`` is the largest error over its
-    bound that verification saw; ``trace`` is the MetaSchedule trace as JSON; ``source_sha256`` hashes the generated
-    source, ``binary_sha256`` the cubin or shared object, ``kernel_sha256`` the manifest's kernel part (which names
-    the binary by its hash): what is measured and what is served have the same. ``attempt`` counts from 1.
+    bound that verification saw; ``trace`` is a MetaSchedule trace as JSON, which older versions wrote;
+    ``source_sha256`` hashes the generated source, ``binary_sha256`` the cubin or shared object, ``kernel_sha256`` the
+    manifest's kernel part (which names the binary by its hash): what is measured and what is served have the same.
+    ``attempt`` counts from 1.
     """
 
     gemm: Gemm

@@ -18,6 +18,8 @@ from tirgemm.tuning.records.store import Store
 REFERENCES = ("torch.matmul", "numpy_f32")
 # A reference that is this many times faster or slower than usual was disturbed.
 _DISTURBED = 1.6
+# Why samples were taken. Races say more than the search's one after the other, and those that chose nothing most.
+_STAGES = ("search", "noise", "other_regime", "selection", "report")
 
 
 def reference_us(candidates: Iterable[Candidate]) -> float | None:
@@ -51,6 +53,12 @@ def fastest(candidates: Sequence[Candidate], count: int = 1) -> list[Config]:
     """The configs of the fastest, fastest first."""
     times = {config: us for config, us in comparable_times(candidates).items() if us is not None}
     return sorted(times, key=lambda config: times[config])[:count]
+
+
+def by_stage(sample_sets: Iterable[SampleSet], regime: Regime) -> list[SampleSet]:
+    """The sample sets that were taken in ``regime``, that which says most of a kernel's speed last."""
+    mine = [samples for samples in sample_sets if samples.conditions.get("regime", regime) == regime]
+    return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
 
 
 def known_candidates(store: Store, gemm: Gemm, device: Device, regime: Regime) -> list[Candidate]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm.errors import Cancelled
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.search.cost_model import Scores
-from tirgemm.tuning.search.proposal_filter import Gate
+from tirgemm.tuning.search.proposal_filter import ProposalFilter
 from tirgemm.tuning.search.space_trace import (
     Point,
     annotated_point,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 POPULATION = 384
 MEASURED_SHARE = 0.125
 GENERATIONS = 4
-# Fewer random samples than this that pass the gate make no population: the space is nearly exhausted or nearly all
+# Fewer random samples than this that pass the filter make no population: the space is nearly exhausted or nearly all
 # of it is rejected.
 LEAST_UNMEASURED = 8
 _log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ Scorer = Callable[[Sequence[Point]], Scores]
 
 
 class Evolution:
-    """Rounds of evolutionary search over the spaces of ``gate``, seeded from the best that were recorded."""
+    """Rounds of evolutionary search over the spaces of ``proposal_filter``, seeded from the best that were recorded."""
 
-    def __init__(self, gemm: Gemm, gate: Gate) -> None:
+    def __init__(self, gemm: Gemm, proposal_filter: ProposalFilter) -> None:
         from tvm.s_tir.meta_schedule.database import MemoryDatabase
 
-        self.gate = gate
+        self.filter = proposal_filter
         self.gemm = gemm
         self.module = search_module(gemm)
         self.database: Database = MemoryDatabase()
@@ -58,20 +58,20 @@ class Evolution:
         if point in self._recorded:
             return
         self._recorded.add(point)
-        trace = point_trace(self.gate.spaces[point.family], point)
+        trace = point_trace(self.filter.spaces[point.family], point)
         self.database.commit_tuning_record(TuningRecord(trace, self._workload, [us * 1e-6], None, None))
 
     def round(self, count: int, explore: int, scorer: Scorer, seed: int) -> list[Point]:
         """At most ``count`` unknown points, best-scored first, the last ``explore`` of them picked at random.
 
-        Fewer, down to none, where the space is nearly exhausted. Raises Cancelled once the gate is given up.
+        Fewer, down to none, where the space is nearly exhausted. Raises Cancelled once the search is given up.
         """
         from tvm.s_tir.meta_schedule.search_strategy import EvolutionarySearch
 
         from tirgemm.tuning.search.metaschedule_hooks import Scored
 
         seeds = self._seeds()
-        self.gate.let_in_again(seeds)
+        self.filter.readmit_once(seeds)
         # The seeds may be picked again, for the strategy does not know that they are measured: ask for as many more.
         wanted = count + len(seeds)
         strategy = EvolutionarySearch(
@@ -85,16 +85,18 @@ class Evolution:
             eps_greedy=min(1.0, (explore + 0.5) / wanted),
         )
         context = _context(self.module, self._generator(seed), strategy, seed)
-        context.pre_tuning(1_000_000, wanted, context.generate_design_space(), self.database, Scored(self.gate, scorer))
+        context.pre_tuning(
+            1_000_000, wanted, context.generate_design_space(), self.database, Scored(self.filter, scorer)
+        )
         try:
             candidates = context.generate_measure_candidates() or []
         except RuntimeError as error:  # as which TVM passes on what its callbacks raise
-            if self.gate.given_up():
+            if self.filter.given_up():
                 raise Cancelled(f"the search for {self.gemm} was given up") from error
             raise
         finally:
             context.post_tuning()
-            self.gate.let_in_again(())
+            self.filter.readmit_once(())
         return self._picks([candidate.sch for candidate in candidates], wanted - explore, count, explore)
 
     def _seeds(self) -> list[Point]:
@@ -106,7 +108,7 @@ class Evolution:
 
         schedule = Schedule(self.module, seed=1)
         record.trace.apply_to_schedule(schedule, remove_postproc=False)
-        return annotated_point(schedule, self.gate.annotation_names)
+        return annotated_point(schedule, self.filter.annotation_names)
 
     def _generator(self, seed: int) -> SpaceGenerator:
         """The union of the families' spaces, each a schedule function with a trace of its own."""
@@ -116,9 +118,9 @@ class Evolution:
 
         spaces = [
             ScheduleFn(lambda schedule, space=space: sample_knobs(schedule, space), [], [], {})
-            for space in self.gate.spaces.values()
+            for space in self.filter.spaces.values()
         ]
-        return SpaceGeneratorUnion(spaces, [], [ApplyRules(self.gate)], {MutateKnob(seed): 1.0})
+        return SpaceGeneratorUnion(spaces, [], [ApplyRules(self.filter)], {MutateKnob(seed): 1.0})
 
     def _picks(self, schedules: Sequence[Schedule], best: int, count: int, explore: int) -> list[Point]:
         """The unknown among what the strategy picked: its best first, then the random ones."""
@@ -126,8 +128,8 @@ class Evolution:
         random: list[Point] = []
         taken: set[Point] = set()
         for position, schedule in enumerate(schedules):
-            point = annotated_point(schedule, self.gate.annotation_names)
-            if point is None or point in self.gate.known or point in taken:
+            point = annotated_point(schedule, self.filter.annotation_names)
+            if point is None or point in self.filter.known or point in taken:
                 continue
             taken.add(point)
             (ranked if position < best else random).append(point)

@@ -52,7 +52,7 @@ def expected_gain(speeds: Floats, errors: ModelErrors, times: Sequence[float]) -
     ``speeds``: of each member the logarithm of its expected speed over the best measured one's. ``errors``: what the
     model got wrong so far. ``times``: what was measured, in its order.
     """
-    return math.expm1(max(improvement(speeds, spread(errors)), faded(gains(times))))
+    return math.expm1(max(improvement(speeds, spread(errors)), decayed_gain(gains(times))))
 
 
 def spread(errors: ModelErrors) -> float:
@@ -82,6 +82,6 @@ def gains(times: Sequence[float]) -> list[float]:
     return [math.log(before / after) for before, after in pairwise(best)]
 
 
-def faded(gained: Sequence[float]) -> float:
+def decayed_gain(gained: Sequence[float]) -> float:
     """What a batch is expected to bring by what those before it gained, the latest last."""
     return max((gain * FADES**age for age, gain in enumerate(reversed(gained), start=1)), default=0.0)

@@ -14,19 +14,8 @@ from typing import cast
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithDerivedKnobs
+from tirgemm.families.common.knob_parts import knob_parts
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Range, Regime
-
-# The knobs that play one part go by one name in every family where they can; the first that is present counts.
-# A block of 0 is the whole extent, 0 threads are all that the device has.
-_PARTS: dict[str, tuple[str, ...]] = {
-    "bm": ("block_m", "tile_m"),
-    "bn": ("block_n", "tile_n"),
-    "bk": ("block_k", "tile_k"),
-    "tm": ("thread_m", "tile_m", "warp_m"),
-    "tn": ("thread_n", "tile_n", "warp_n"),
-    "stages": ("stages",),
-    "split": ("split_k", "split"),
-}
 
 
 def features(
@@ -100,17 +89,17 @@ def _knob(name: str, value: Value) -> dict[str, float]:
 
 def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str, float]:
     """What the tile makes of the problem: blocks, waves, waste, traffic and room, as far as the knobs say."""
-    part = _parts(knobs)
+    part = {name: value for name, value in knob_parts(knobs).items() if type(value) is int}
     feature_values: dict[str, float] = {}
     for axis, size in (("m", gemm.m_max), ("n", gemm.n), ("k", gemm.k)):
-        if f"b{axis}" in part:
-            tile = part[f"b{axis}"] = part[f"b{axis}"] or size
+        if f"tile_{axis}" in part:
+            tile = part[f"tile_{axis}"] = part[f"tile_{axis}"] or size
             feature_values[f"fill_{axis}"] = size / (math.ceil(size / tile) * tile)
-        if part.get(f"t{axis}", 0) > 0:
-            micro = part[f"t{axis}"]
+        if part.get(f"thread_{axis}", 0) > 0:
+            micro = part[f"thread_{axis}"]
             feature_values[f"micro_fill_{axis}"] = size / (math.ceil(size / micro) * micro)
-    bm, bn, bk = part.get("bm", 0), part.get("bn", 0), part.get("bk", 0)
-    tm, tn = part.get("tm", 0), part.get("tn", 0)
+    bm, bn, bk = (part.get(f"tile_{axis}", 0) for axis in "mnk")
+    tm, tn = part.get("thread_m", 0), part.get("thread_n", 0)
     size = DTYPE_BYTES[gemm.dtype]
     if bm > 0 and bn > 0:
         split = max(1, part.get("split", 1))
@@ -149,13 +138,3 @@ def _tiling(gemm: Gemm, knobs: Mapping[str, Value], device: Device) -> dict[str,
             feature_values["blocks_by_registers"] = device.limits.registers_per_sm / (threads * registers)
             feature_values["blocks_by_threads"] = device.limits.threads_per_sm / threads
     return feature_values
-
-
-def _parts(knobs: Mapping[str, Value]) -> dict[str, int]:
-    """The numbers of the knobs that play a known part."""
-    numbers: dict[str, int] = {}
-    for part, names in _PARTS.items():
-        value = next((knobs[name] for name in names if name in knobs), None)
-        if type(value) is int:
-            numbers[part] = value
-    return numbers

@@ -14,7 +14,7 @@ import numpy as np
 
 from tirgemm._extras import needed_by
 from tirgemm.tuning.search.cost_model import Scores
-from tirgemm.tuning.search.proposal_filter import Gate
+from tirgemm.tuning.search.proposal_filter import ProposalFilter
 from tirgemm.tuning.search.space_trace import DIGEST_AT, Point, annotated_point
 
 with needed_by("tirgemm.tuning.search.metaschedule_hooks"):
@@ -80,34 +80,34 @@ class MutateKnob(PyMutator):  # type: ignore[misc]  # TVM has no types
 
 @derived_object
 class ApplyRules(PyPostproc):  # type: ignore[misc]  # TVM has no types
-    """Rejects every schedule whose annotations name a point that the gate does not admit."""
+    """Rejects every schedule whose annotations name a point that the filter does not admit."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, proposal_filter: ProposalFilter) -> None:
         super().__init__()
-        self.gate = gate
+        self.filter = proposal_filter
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         pass
 
     def apply(self, sch: Schedule) -> bool:
-        return self.gate.admits(annotated_point(sch, self.gate.annotation_names))
+        return self.filter.admits(annotated_point(sch, self.filter.annotation_names))
 
     def clone(self) -> Any:
-        return ApplyRules(self.gate)
+        return ApplyRules(self.filter)
 
 
 @derived_object
 class Scored(PyCostModel):  # type: ignore[misc]  # TVM has no types
     """A cost model that only scores: it learns from reported candidates, not through MetaSchedule."""
 
-    def __init__(self, gate: Gate, scorer: Callable[[Sequence[Point]], Scores]) -> None:
+    def __init__(self, proposal_filter: ProposalFilter, scorer: Callable[[Sequence[Point]], Scores]) -> None:
         super().__init__()
-        self.gate = gate
+        self.filter = proposal_filter
         self.scorer = scorer
 
     def predict(self, context: Any, candidates: Any) -> Any:  # noqa: ARG002 - TVM calls it so
         """Speeds relative to the best: the weights by which evolution draws parents."""
-        points = [annotated_point(candidate.sch, self.gate.annotation_names) for candidate in candidates]
+        points = [annotated_point(candidate.sch, self.filter.annotation_names) for candidate in candidates]
         return np.exp(self.scorer([point for point in points if point is not None]))
 
     def update(self, context: Any, candidates: Any, results: Any) -> None:

@@ -16,24 +16,9 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, Unsupported
 from tirgemm.families import Family
 from tirgemm.families.base import rejected
+from tirgemm.families.common.knob_parts import COARSE
 from tirgemm.gemm import Gemm, Regime
 
-# Knobs that decide how the work is cut. A family without any of them has groups of one config.
-COARSE = frozenset(
-    {
-        "tile_m",
-        "tile_n",
-        "block_m",
-        "block_n",
-        "split",
-        "split_k",
-        "schedule",
-        "swap",
-        "resident",
-        "load",
-        "reduction",
-    }
-)
 # Random points that are looked at, and valid ones among them that are kept.
 _DRAWS, _POOL = 20_000, 400
 _CLIMBS, _CLIMBERS, _POLISHED = 3, 8, 100

@@ -1,4 +1,4 @@
-"""``Gate``: which points of the spaces may be proposed, by the families' rules and by what is already known."""
+"""``ProposalFilter``: which points of the spaces may be proposed, by the families' rules and what is already known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = 5
 _KEPT = 20_000
 
 
-class Gate:
+class ProposalFilter:
     """Which points may be proposed, and why the others may not.
 
     ``pruned`` counts the distinct points that each rule rejected, ``examples`` keeps the first few with the reason;
@@ -67,7 +67,7 @@ class Gate:
                     examples.append((config, reason[1]))
         return valid
 
-    def let_in_again(self, seeds: Iterable[Point]) -> None:
+    def readmit_once(self, seeds: Iterable[Point]) -> None:
         """Let each of these known points pass once: the search is about to start its population from them."""
         self._seeds = set(seeds)
 

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -27,10 +26,10 @@ from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostMode
 from tirgemm.tuning.search.evolution import Evolution
 from tirgemm.tuning.search.expected_gain import expected_gain
 from tirgemm.tuning.search.neighbourhood import Neighbourhood, adapted
-from tirgemm.tuning.search.proposal_filter import Gate
+from tirgemm.tuning.search.proposal_filter import ProposalFilter
 from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.similar_problems import nearest, of_nearest, of_same_sizes
-from tirgemm.tuning.search.space_trace import Point, point_json, point_of
+from tirgemm.tuning.search.space_trace import Point, point_of
 
 # Problems whose fast configs are tried here, and how many of each.
 SIMILAR, OF_EACH = 4, 2
@@ -63,7 +62,6 @@ class Proposal:
     """A config to build, verify and measure. ``predicted_us`` is None where nothing says."""
 
     config: Config
-    trace_json: Any
     predicted_us: float | None = None
 
 
@@ -114,7 +112,7 @@ class Search:
         self.offered = tuple(options.offered)
         self.first_count = options.first
         self.seed = seed
-        self.gate = Gate(gemm, device, families, options.given_up)
+        self.filter = ProposalFilter(gemm, device, families, options.given_up)
         self.near_shares = options.near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
         ranking = ranking_model(device)
         self._covered = {f.name for f in families if ranking is not None and ranking.covers(f.name, gemm, regime)}
@@ -124,7 +122,7 @@ class Search:
             self.model = RankedModel(gemm, device, regime, families, ranking)
         else:
             self.model = BoostedTrees(gemm, device, regime, families, seed=seed)
-        self.evolution = Evolution(gemm, self.gate)
+        self.evolution = Evolution(gemm, self.filter)
         self.best_us: float | None = None
         self._points: list[Point] | None = None
         self._neighbourhoods: dict[str, Neighbourhood] = {}
@@ -138,17 +136,17 @@ class Search:
     @property
     def pruned(self) -> dict[str, int]:
         """How many distinct points each rule has rejected so far."""
-        return dict(self.gate.pruned)
+        return dict(self.filter.pruned)
 
     @property
     def pruned_examples(self) -> dict[str, list[tuple[Config, str]]]:
         """For each rule the first few configs that it rejected, with the reason."""
-        return {rule: list(examples) for rule, examples in self.gate.examples.items()}
+        return {rule: list(examples) for rule, examples in self.filter.examples.items()}
 
     @property
     def repeats(self) -> int:
         """How often the evolution came upon a point that was already known, and dropped it."""
-        return self.gate.repeats
+        return self.filter.repeats
 
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
@@ -160,10 +158,10 @@ class Search:
             raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
         draw = self._random()
         picks = self._openers(count)
-        self.gate.known.update(picks)
+        self.filter.known.update(picks)
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
-            self.gate.known.update(picks)
+            self.filter.known.update(picks)
         times = self._predicted_us(picks)
         return [self._proposal(point, us) for point, us in zip(picks, times, strict=True)]
 
@@ -205,13 +203,13 @@ class Search:
     def first(self) -> list[Point]:
         """What is tried before anything is searched for and is not known yet: the best default, the offered configs
         that are valid here, what is fast in problems of the same sizes, and what is expected to be the best."""
-        best, *others = [point_of(self.gate.spaces[config.family], config) for config in self._opening]
+        best, *others = [point_of(self.filter.spaces[config.family], config) for config in self._opening]
         points = dict.fromkeys([best, *self._valid(self.offered), *self._fast_of_same_sizes, *others])
-        return [point for point in points if point not in self.gate.known]
+        return [point for point in points if point not in self.filter.known]
 
     def _valid(self, configs: Iterable[Config]) -> list[Point]:
         """The points of those configs that today's spaces have and the rules accept."""
-        return [point for point in map(self._point, configs) if point is not None and self.gate.valid(point)]
+        return [point for point in map(self._point, configs) if point is not None and self.filter.valid(point)]
 
     def _of_same_sizes(self) -> list[Config]:
         """The fastest configs of problems that have the gemm's sizes, fitted to this one: every problem's best, then
@@ -219,7 +217,7 @@ class Search:
         elsewhere = [self._elsewhere[gemm] for gemm in of_same_sizes(self.gemm, self._elsewhere)]
         fastest = [sorted(times, key=lambda config: times[config])[:OF_EACH] for times in elsewhere]
         configs = [config for row in itertools.zip_longest(*fastest) for config in row if config is not None]
-        spaces = self.gate.spaces
+        spaces = self.filter.spaces
         return [adapted(config, spaces[config.family]) for config in configs if config.family in spaces]
 
     @cached_property
@@ -238,7 +236,7 @@ class Search:
         """A part from the neighbourhood of what is fast, the others from the evolution."""
         whole = count * self.near_shares[len(self._times) >= NEAR_FIRST]
         near = self._near(int(whole) + (draw.random() < whole % 1))
-        self.gate.known.update(near)
+        self.filter.known.update(near)
         return near + (self._evolved(count - len(near), draw) if len(near) < count else [])
 
     def _near(self, count: int) -> list[Point]:
@@ -246,14 +244,14 @@ class Search:
             return []
         measured = {config: us for config, us in self._times.items() if us is not None}
         best = min(measured, key=lambda config: measured[config], default=None)
-        family = self.gate.families[best.family] if best is not None else self.families[0]
+        family = self.filter.families[best.family] if best is not None else self.families[0]
         if family.name not in self._neighbourhoods:
             self._neighbourhoods[family.name] = Neighbourhood(
                 self.gemm, family, self.device, self.regime, seed=self.seed
             )
         known = {config: us for config, us in self._times.items() if config.family == family.name}
-        space = self.gate.spaces[family.name]
-        flying = [self.gate.config(p) for p in self.gate.known if p.family == family.name]
+        space = self.filter.spaces[family.name]
+        flying = [self.filter.config(p) for p in self.filter.known if p.family == family.name]
         configs = self._neighbourhoods[family.name].next(count, known, self._borrowed(family.name), flying)
         return [point_of(space, config) for config in configs]
 
@@ -275,7 +273,7 @@ class Search:
         left = self._left() if self._size <= ENUMERATED else None
         if left is not None and len(left) <= max(ALL_SCORED, 2 * count):
             return self._best_of(left, count, explore, draw)
-        self._kept = [point for point in self._kept if point not in self.gate.known]
+        self._kept = [point for point in self._kept if point not in self.filter.known]
         self._proposed_of_kept += count
         if self._proposed_of_kept <= PROPOSED_OF_KEPT and len(self._kept) > 2 * count:
             return self._best_of(self._kept, count, explore, draw)
@@ -285,9 +283,9 @@ class Search:
         if len(picks) > count:
             picks = picks[: count - explore] + picks[len(picks) - explore :]
         if len(picks) < count:
-            self.gate.known.update(picks)
+            self.filter.known.update(picks)
             others = left if left is not None else self._drawn(ALL_SCORED, draw)
-            others = [point for point in others if point not in self.gate.known]
+            others = [point for point in others if point not in self.filter.known]
             picks = picks + self._best_of(others, count - len(picks), explore, draw)
         return picks
 
@@ -301,53 +299,53 @@ class Search:
 
     @property
     def _size(self) -> int:
-        return sum(space.size for space in self.gate.spaces.values())
+        return sum(space.size for space in self.filter.spaces.values())
 
     def _left(self) -> list[Point]:
         """Every valid point that is not known; for spaces that are enumerated."""
         if self._points is None:
-            self._points = [point for point in self._all_points() if self.gate.valid(point)]
-        self._points = [point for point in self._points if point not in self.gate.known]
+            self._points = [point for point in self._all_points() if self.filter.valid(point)]
+        self._points = [point for point in self._points if point not in self.filter.known]
         return self._points
 
     def _all_points(self) -> Iterator[Point]:
-        for space in self.gate.spaces.values():
+        for space in self.filter.spaces.values():
             for indices in itertools.product(*(range(len(knob.choices)) for knob in space.knobs)):
                 yield Point(space.family, indices)
 
     def _drawn(self, count: int, draw: random.Random) -> list[Point]:
         """At most ``count`` valid unknown points, drawn at random from all families alike."""
         points: dict[Point, None] = {}
-        spaces = list(self.gate.spaces.values())
+        spaces = list(self.filter.spaces.values())
         for _ in range(DRAWS):
             space = draw.choice(spaces)
             point = Point(space.family, tuple(draw.randrange(len(knob.choices)) for knob in space.knobs))
-            if point not in self.gate.known and self.gate.valid(point):
+            if point not in self.filter.known and self.filter.valid(point):
                 points[point] = None
                 if len(points) == count:
                     break
         return list(points)
 
     def _proposal(self, point: Point, us: float | None) -> Proposal:
-        return Proposal(self.gate.config(point), point_json(self.gate.spaces[point.family], point), us)
+        return Proposal(self.filter.config(point), us)
 
     def _random(self) -> random.Random:
         """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""
-        known = sorted((point.family, point.indices) for point in self.gate.known)
+        known = sorted((point.family, point.indices) for point in self.filter.known)
         digest = hashlib.sha256(repr((self.seed, str(self.gemm), known)).encode()).digest()
         return random.Random(int.from_bytes(digest[:8], "big"))
 
     # -- learning ------------------------------------------------------------------------------
 
     def _scores(self, points: Sequence[Point]) -> Scores:
-        return self.model.scores([self.gate.config(point) for point in points])
+        return self.model.scores([self.filter.config(point) for point in points])
 
     def _predicted_us(self, points: list[Point]) -> list[float | None]:
         if self.best_us is not None and self.model.trained:
-            expected = self.model.expected([self.gate.config(point) for point in points])
+            expected = self.model.expected([self.filter.config(point) for point in points])
             return [self.best_us * math.exp(-score) for score in expected]
         return [
-            self.gate.families[p.family].predict_us(self.gemm, self.gate.config(p), self.device, self.regime)
+            self.filter.families[p.family].predict_us(self.gemm, self.filter.config(p), self.device, self.regime)
             for p in points
         ]
 
@@ -358,7 +356,7 @@ class Search:
             point = self._point(candidate.config)
             if point is None:
                 continue
-            self.gate.known.add(point)
+            self.filter.known.add(point)
             us = candidate.search_us if candidate.status is Status.MEASURED else None
             self._times[candidate.config] = us
             if us is not None:
@@ -367,7 +365,7 @@ class Search:
 
     def _point(self, config: Config) -> Point | None:
         """The point of a recorded config, or None where today's spaces do not have it."""
-        space = self.gate.spaces.get(config.family)
+        space = self.filter.spaces.get(config.family)
         try:
             return point_of(space, config) if space is not None else None
         except InvalidConfig:

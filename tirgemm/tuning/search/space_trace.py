@@ -1,4 +1,4 @@
-"""Families' spaces as MetaSchedule traces, and traces back as configs.
+"""Families' spaces as MetaSchedule traces, and what a trace's annotations name as points of a space.
 
 A design space is a schedule that samples the index of every knob's choice and annotates the root block with the
 sampled variable. Nothing branches on a sampled value, so a trace with a mutated decision stays true, and its
@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tirgemm.config import Config, Space
-from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, InvalidRequest
-from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm
 
 if TYPE_CHECKING:
@@ -131,55 +128,7 @@ def point_trace(space: Space, point: Point) -> Trace:
     return trace
 
 
-def point_json(space: Space, point: Point) -> Any:
-    """``point_trace`` as plain JSON: instructions, which all points of a space share, and decisions."""
-    instructions, decisions = _first_json(space)
-    return [
-        instructions,
-        [[place, chosen] for (place, _), chosen in zip(decisions, point.indices, strict=True)],
-    ]
-
-
-def trace_of(gemm: Gemm, device: Device, config: Config, families: Iterable[Family] | None = None) -> Any:
-    """The trace, as JSON, that replays to ``config``. Raises InvalidConfig for one outside its family's space."""
-    space = _family(config.family, families).space(gemm, device)
-    return point_json(space, point_of(space, config))
-
-
-def replay(trace: Any, gemm: Gemm, device: Device, families: Iterable[Family] | None = None) -> Config:
-    """The config that a recorded trace stands for: reapplied to a fresh schedule, read off its annotations.
-
-    ``families`` defaults to all. Raises InvalidRequest for what is no trace of a tirgemm search, InvalidConfig where
-    the family's knobs have changed since it was recorded.
-    """
-    from tvm.s_tir import Schedule, Trace
-
-    schedule = Schedule(search_module(gemm), seed=1)
-    try:
-        Trace.apply_json_to_schedule(trace, schedule)
-        name = str(_annotations(schedule)[FAMILY])
-    except Exception as error:  # TVM raises a different type for every malformed part of a trace
-        words = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise InvalidRequest(f"{str(trace)[:120]!r} is not the trace of a tirgemm search: {words[:200]}") from error
-    space = _family(name, families).space(gemm, device)
-    point = annotated_point(schedule, annotation_names([space]))
-    if point is None:
-        raise InvalidConfig(f"the trace was recorded for other knobs of {name} than those of today; tune {gemm} again")
-    return config_at(space, point)
-
-
-def _plain(value: Any) -> Any:
-    """TVM's containers and constants as JSON values."""
-    if value is None or isinstance(value, (int, float, str)):
-        return value
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return _plain(value.value)
-
-
-# A trace names neither the problem nor the module, and TVM takes as long to write one as to copy a hundred.
+# A trace names neither the problem nor the module, and TVM takes as long to make one as to copy a hundred.
 _ANY_GEMM = Gemm(1, 1, 1)
 
 
@@ -190,22 +139,6 @@ def _first_trace(space: Space) -> Trace:
     return point_schedule(_ANY_GEMM, space, first).trace.simplified(True)
 
 
-@lru_cache(maxsize=16)
-def _first_json(space: Space) -> Any:
-    return _plain(_first_trace(space).as_json())
-
-
 @lru_cache(maxsize=64)
 def _digest_cached(space: Space) -> str:
     return space_digest(space)
-
-
-def _family(name: str, families: Iterable[Family] | None) -> Family:
-    if families is None:
-        from tirgemm.families import family_named
-
-        return family_named(name)
-    for family in families:
-        if family.name == name:
-            return family
-    raise InvalidRequest(f"family {name!r} is not among those given")

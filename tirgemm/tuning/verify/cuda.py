@@ -22,7 +22,7 @@ from tirgemm.tuning.driver.cuda import Gpu, Memory, Module
 from tirgemm.tuning.driver.tensors import CUDA, View
 from tirgemm.tuning.verify.host import GUARD_BYTES, placed
 from tirgemm.tuning.verify.plan import GemmTest, OperandPlacement, exact_plan, layout_of, tensor_shape
-from tirgemm.tuning.verify.result import Found
+from tirgemm.tuning.verify.result import ComparedElements
 
 with needed_by("tirgemm.tuning.verify"):
     import tvm_ffi
@@ -236,7 +236,7 @@ class CudaBackend:
 
     # -- comparison ----------------------------------------------------------------------------
 
-    def compare(self, case: CudaCase, rows: slice, cols: slice) -> Found:
+    def compare(self, case: CudaCase, rows: slice, cols: slice) -> ComparedElements:
         gemm, m = case.problem.gemm, case.problem.m
         height, width = rows.stop - rows.start, cols.stop - cols.start
         full = (height, width) == (m, gemm.n)
@@ -258,7 +258,7 @@ class CudaBackend:
         case.y, case.bounds = y or case.y, bounds or case.bounds
         return comparison
 
-    def compare_random(self, case: CudaCase, count: int) -> Found:
+    def compare_random(self, case: CudaCase, count: int) -> ComparedElements:
         gemm, m = case.problem.gemm, case.problem.m
         rng = np.random.default_rng([case.problem.seed, 0x5A3B])
         self._clear_result()
@@ -283,20 +283,20 @@ class CudaBackend:
         self._alive()
         return out
 
-    def _found(self, case: CudaCase, checked: int) -> Found:
+    def _found(self, case: CudaCase, checked: int) -> ComparedElements:
         result = np.empty(3, np.uint64)
         self._gpu.to_host(self._result.address, result)
         self._alive()
         failures, worst = int(result[0]), float(result[1:2].view(np.float64)[0])
         if not failures:
-            return Found(checked, worst=worst)
+            return ComparedElements(checked, worst=worst)
         values = np.empty(3)
         memory = Memory(values.nbytes)
         self._singles(case, result[2:3], memory)
         self._gpu.to_host(memory.address, values)
         matrix, place = divmod(int(result[2]), case.problem.m * case.problem.gemm.n)
         at = (matrix, *divmod(place, case.problem.gemm.n))
-        return Found(checked, failures, worst, at, *(float(v) for v in values))
+        return ComparedElements(checked, failures, worst, at, *(float(v) for v in values))
 
     # -- kernels -------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from tirgemm.tuning.verify.plan import (
     is_linear,
     sizes,
 )
-from tirgemm.tuning.verify.result import WORST, Found, Verification
+from tirgemm.tuning.verify.result import WORST, ComparedElements, Verification
 
 Floats = npt.NDArray[np.float64]
 # A quantile: the chance that a right kernel's row exceeds it is below 1e-13 (Hoeffding).
@@ -52,11 +52,11 @@ class Backend(RowBackend, Protocol):
         """Names of the operands that the call changed where it must not: inputs at all, D outside its elements."""
         ...
 
-    def compare(self, case: Any, rows: slice, cols: slice) -> Found:
+    def compare(self, case: Any, rows: slice, cols: slice) -> ComparedElements:
         """Every element of D within the rows and columns, of every matrix, against the reference."""
         ...
 
-    def compare_random(self, case: Any, count: int) -> Found:
+    def compare_random(self, case: Any, count: int) -> ComparedElements:
         """``count`` random elements of D against the reference."""
         ...
 
@@ -138,7 +138,7 @@ def _one(backend: Backend, problem: GemmTest, function: Callable[..., object], l
     }
 
 
-def _compare(backend: Backend, case: Any, in_full: bool) -> tuple[str, Found]:
+def _compare(backend: Backend, case: Any, in_full: bool) -> tuple[str, ComparedElements]:
     problem: GemmTest = case.problem
     m, n = problem.m, problem.gemm.n
     everything = slice(0, m), slice(0, n)
@@ -154,7 +154,7 @@ def _compare(backend: Backend, case: Any, in_full: bool) -> tuple[str, Found]:
     return "edges, sampled, freivalds", comparison if comparison.failures else comparison + freivalds(backend, case)
 
 
-def freivalds(backend: Backend, case: Any) -> Found:
+def freivalds(backend: Backend, case: Any) -> ComparedElements:
     """``D x`` against ``alpha A (B x) + beta C x + bias x`` for random vectors x of ones and minus ones, in fp64.
 
     Integers make it exact. Otherwise the deviation of a row is a sum of its elements' errors with random signs: it
@@ -164,7 +164,7 @@ def freivalds(backend: Backend, case: Any) -> Found:
     gemm, (alpha, beta) = problem.gemm, problem.scalars
     rng = np.random.default_rng([problem.seed, 0xF4E1])
     tolerance = _row_tolerance(backend, case) if problem.test == "normal" else np.zeros((gemm.batch, problem.m))
-    result = Found(0)
+    result = ComparedElements(0)
     for _ in range(VECTORS):
         x = rng.choice(np.array([-1.0, 1.0]), size=(gemm.batch, gemm.n))
         want = alpha * backend.dots(case, "a", backend.dots(case, "b", x))
@@ -193,7 +193,7 @@ def _row_tolerance(backend: Backend, case: Any) -> Floats:
     return tolerance
 
 
-def _rows(got: Floats, want: Floats, tolerance: Floats) -> Found:
+def _rows(got: Floats, want: Floats, tolerance: Floats) -> ComparedElements:
     error = np.abs(got - want)
     wrong = ~(error <= tolerance)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -201,7 +201,7 @@ def _rows(got: Floats, want: Floats, tolerance: Floats) -> Found:
         ratios = np.where(wrong & (tolerance > 0) & np.isfinite(error), error / tolerance, ratios)
     batch, row = (int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
     place = (batch, row)
-    return Found(
+    return ComparedElements(
         got.size,
         int(wrong.sum()),
         float(ratios[place]),

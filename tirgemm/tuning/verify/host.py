@@ -16,7 +16,7 @@ from tirgemm.reference.numbers import BITS, POISON, Bits, Floats, decode, encode
 from tirgemm.reference.result import result_and_bound
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.verify.plan import GemmTest, OperandPlacement, exact_plan, layout_of, tensor_shape
-from tirgemm.tuning.verify.result import Found, ratio
+from tirgemm.tuning.verify.result import ComparedElements, ratio
 
 GUARD_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 30
@@ -177,8 +177,8 @@ class HostBackend:
 
     # -- comparison ----------------------------------------------------------------------------
 
-    def compare(self, case: HostCase, rows: slice, cols: slice) -> Found:
-        result = Found(0)
+    def compare(self, case: HostCase, rows: slice, cols: slice) -> ComparedElements:
+        result = ComparedElements(0)
         for matrix in range(case.problem.gemm.batch):
             key = (matrix, rows.start, rows.stop, cols.start, cols.stop)
             if key not in case.reference:
@@ -186,11 +186,11 @@ class HostBackend:
             result += self._compared(case.operands["d"], matrix, rows, cols, *case.reference[key])
         return result
 
-    def compare_random(self, case: HostCase, count: int) -> Found:
+    def compare_random(self, case: HostCase, count: int) -> ComparedElements:
         problem = case.problem
         gemm, d = problem.gemm, case.operands["d"]
         rng = np.random.default_rng([problem.seed, 0x5A3B])
-        result = Found(0)
+        result = ComparedElements(0)
         for matrix in range(gemm.batch):
             share = -(-count // gemm.batch)
             i, j = rng.integers(problem.m, size=share), rng.integers(gemm.n, size=share)
@@ -278,8 +278,8 @@ class HostBackend:
 
     def _compared(
         self, d: HostOperand, matrix: int, rows: slice, cols: slice, y: Floats, bound: npt.NDArray[np.float32] | None
-    ) -> Found:
-        result = Found(0)
+    ) -> ComparedElements:
+        result = ComparedElements(0)
         width = y.shape[1]
         step = max(1, _COMPARED_AT_ONCE // width)
         for top in range(0, y.shape[0], step):
@@ -308,10 +308,10 @@ def _values(problem: GemmTest, name: str, shape: tuple[int, ...], rng: np.random
     return values
 
 
-def _found(got: Floats, want: Floats, bound: npt.NDArray[Any] | None) -> tuple[Found, int]:
+def _found(got: Floats, want: Floats, bound: npt.NDArray[Any] | None) -> tuple[ComparedElements, int]:
     """The comparison of one block, and the flat index of its worst element."""
     if bound is None and np.array_equal(got, want):
-        return Found(got.size), 0
+        return ComparedElements(got.size), 0
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(got - want)
         limits = np.zeros(got.shape) if bound is None else bound
@@ -321,7 +321,7 @@ def _found(got: Floats, want: Floats, bound: npt.NDArray[Any] | None) -> tuple[F
         wrong = int((~(error <= limits)).sum())
     at = int(np.argmax(share))
     worst = ratio(float(error.flat[at]), float(limits.flat[at]))
-    comparison = Found(
+    comparison = ComparedElements(
         got.size, wrong, worst, got=float(got.flat[at]), want=float(want.flat[at]), bound=float(limits.flat[at])
     )
     return comparison, at

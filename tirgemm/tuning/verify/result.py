@@ -30,7 +30,7 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ComparedElements:
     """One comparison: how many elements, how many of them wrong, and the worst of them.
 
     ``at`` is (batch, row, column); a column of -1 stands for a whole row (Freivalds).
@@ -44,10 +44,10 @@ class Found:
     want: float = 0.0
     bound: float = 0.0
 
-    def __add__(self, other: Found) -> Found:
+    def __add__(self, other: ComparedElements) -> ComparedElements:
         """Both comparisons together; the worse one's element is kept."""
         worse = other if other.worst > self.worst else self
-        return Found(
+        return ComparedElements(
             self.checked + other.checked,
             self.failures + other.failures,
             worse.worst,

@@ -18,7 +18,7 @@ from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.tile import permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
-from tirgemm.workload import activation, combine, later
+from tirgemm.workload import activation, combine, identity_activation
 
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _STMATRIX = "stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16"
@@ -90,7 +90,9 @@ class Epilogue:
                     self.inside(m, n), self.args.elements_of("c")[self.offset("c", m, n)], T.cast(0, dtype)
                 )
             scalars = self.args.scalars
-            value = combine(gemm, sums[e], c, bias, scalars.get("alpha"), scalars.get("beta"), activate=later)
+            value = combine(
+                gemm, sums[e], c, bias, scalars.get("alpha"), scalars.get("beta"), activate=identity_activation
+            )
             T.buffer_store(self.pair, value, [e])
             if gemm.act != "none":
                 T.buffer_store(self.pair, activation(gemm.act, self.pair[e]), [e])

@@ -1,4 +1,4 @@
-"""Parts of k that an invariant problem is cut into: functions of n and k alone, since every kernel of every m has them.
+"""Fixed split of k for invariant problems, a function of n and k alone.
 
 Few columns leave SMs idle at small m unless k is split; a split costs at large m. On an H200, n = 576 and k = 7168 take
 2.1 to 2.6 times as long unsplit at m = 32 to 64, n = 4096 no longer (records that ship with the package).

@@ -1,4 +1,4 @@
-"""Register budget of producer and consumer threads: what setmaxnreg deals out, and what keeps ptxas from spilling."""
+"""Register budgets of producer and consumer threads for ``setmaxnreg``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _besides_accumulators(plan: Plan) -> int:
         if gemm.act == "gelu":
             other += _ERF_REGISTERS
         # fp16 sums are unpacked before they are finished.
-        if plan.warpgroups.half and not plain(gemm):
+        if plan.warpgroups.half and not has_plain_epilogue(gemm):
             other += plan.warpgroups.accumulators - plan.warpgroups.accumulator_registers + _UNPACKED_REGISTERS
         if gemm.beta and (
             plan.epilogue == STAGED or plan.cluster.adds_parts or (plan.staging.used and plan.warpgroups.blocks > 1)
@@ -72,7 +72,7 @@ def _besides_accumulators(plan: Plan) -> int:
     # What two chunks have in common is finished once; turned, rows of a chunk are finished together.
     if (
         plan.staging.used
-        and not plain(gemm)
+        and not has_plain_epilogue(gemm)
         and (plan.orientation.swapped or plan.cluster.stored_columns % plan.staging.chunk)
     ):
         other += _FINISHED_REGISTERS
@@ -82,6 +82,6 @@ def _besides_accumulators(plan: Plan) -> int:
     return other
 
 
-def plain(gemm: Gemm) -> bool:
+def has_plain_epilogue(gemm: Gemm) -> bool:
     """Whether D is the sums themselves."""
     return gemm.act == "none" and not (gemm.alpha or gemm.beta or gemm.bias)

@@ -1,4 +1,4 @@
-"""Timeline of a plan: which warpgroups record, and the kinds of the spans that their time is divided into."""
+"""Span kinds and ring buffer of a plan's timeline."""
 
 from __future__ import annotations
 

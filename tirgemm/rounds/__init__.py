@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 MOST_SAMPLES = 2000
 _PATIENCE = 10.0
@@ -19,10 +20,28 @@ _QUIET_S = 0.01
 _TURN_S = 0.02
 
 Block = Callable[[], list[float]]
+Sample = TypeVar("Sample")
+
+
+class Stop(Protocol):
+    """When there are samples enough: ``count`` of each contender, after so many seconds."""
+
+    def reached(self, count: int, elapsed_s: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class FixedRounds:
+    """Stop after ``count`` samples of each, however long they take."""
+
+    count: int
+
+    def reached(self, count: int, elapsed_s: float) -> bool:
+        del elapsed_s
+        return count >= self.count
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
     """When to stop: after ``samples`` of each and ``seconds``.
 
     Kernels so slow that this would take ten times ``seconds`` (at least 2 s) get fewer, but at least 3 each.
@@ -71,20 +90,20 @@ def turn(calls: Iterator[Callable[[], object]], block: Block) -> Block:
 
 
 def alternate(
-    blocks: Mapping[str, Block],
-    enough: Enough,
-    alive: Callable[[], None],
+    blocks: Mapping[str, Callable[[], list[Sample]]],
+    enough: Stop,
+    alive: Callable[[], None] = lambda: None,
     *,
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, list[float]]:
-    """Samples by contender, in microseconds. ``blocks`` each take one or more samples and return them.
+) -> dict[str, list[Sample]]:
+    """Samples by contender. ``blocks`` each take one or more samples and return them; ``alive`` is called after each.
 
     The same ``seed`` draws the same orders.
     """
     order = list(blocks)
     draw = random.Random(seed)
-    samples: dict[str, list[float]] = {name: [] for name in order}
+    samples: dict[str, list[Sample]] = {name: [] for name in order}
     started = clock()
     while not enough.reached(min(len(taken) for taken in samples.values()), clock() - started):
         draw.shuffle(order)
@@ -94,6 +113,6 @@ def alternate(
     return samples
 
 
-def assign(count: int, swap: bool) -> list[int]:
+def buffer_assignment(count: int, swap: bool) -> list[int]:
     """Which contender uses which of ``count`` sets of buffers: its own, or with ``swap`` the next one's."""
     return [(i + 1) % count if swap else i for i in range(count)]
