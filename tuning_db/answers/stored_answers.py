@@ -10,10 +10,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, Boolean, LargeBinary, Select, Text, and_, bindparam, cast, func, select, type_coerce
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Executable,
+    LargeBinary,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    func,
+    select,
+    type_coerce,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import InstrumentedAttribute
-from sqlalchemy.sql.expression import ColumnElement, TableValuedAlias
+from sqlalchemy.sql.expression import ClauseElement, ColumnElement, TableValuedAlias
 
 from tirgemm.gemm import Regime
 from tirgemm.status import Role
@@ -124,7 +137,7 @@ def _chosen(
     device_key: ColumnElement[str],
     regime: ColumnElement[str],
     other_devices: ColumnElement[bool],
-) -> Select[tuple[int]]:
+) -> Select[int]:
     """The row number of the kernel that answers."""
     return (
         select(KernelRow.seq)
@@ -142,7 +155,7 @@ def _chosen(
 
 def _lookup_of_several(
     entries: TableValuedAlias, number: ColumnElement[int], read: Callable[[InstrumentedAttribute[str]], _Column]
-) -> Select[Any]:
+) -> Executable:
     """The lookup for rows of which each has its ``number`` from 0 and the ``value``, a WantedAnswer."""
     value = type_coerce(entries.c.value, JSON)
     answer = _chosen(value[0].as_string(), value[1].as_string(), value[2].as_string(), value[3].as_boolean())
@@ -154,10 +167,14 @@ def _lookup_of_several(
     )
 
 
-def _lookup_of_one(read: Callable[[InstrumentedAttribute[str]], _Column]) -> Select[Any]:
+def _lookup_of_one(read: Callable[[InstrumentedAttribute[str]], _Column]) -> ClauseElement:
     """The lookup for the parameters that are named as the members of a WantedAnswer."""
-    texts = (bindparam(name, type_=Text) for name in ("gemm", "device_key", "regime"))
-    answer = _chosen(*texts, bindparam("other_devices", type_=Boolean))
+    answer = _chosen(
+        bindparam("gemm", type_=Text),
+        bindparam("device_key", type_=Text),
+        bindparam("regime", type_=Text),
+        bindparam("other_devices", type_=Boolean),
+    )
     return (
         select(*_columns(read)).outerjoin(KernelDocumentRow, _DOCUMENT).where(KernelRow.seq == answer.scalar_subquery())
     )
