@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -49,8 +49,8 @@ class Database(Closing):
         make_folder(self.data_dir)
         self.engine = self._connect(limit_s)
         self._readers: list[sqlite3.Connection] = []
-        self.kernel_changes = 0
-        """How many transactions of this object have changed kernels: counted once others can see them."""
+        self.on_kernels_changed: Callable[[], None] = lambda: None
+        """Called after each transaction of this object that has changed kernels, once others can see that."""
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
             with translated(self.place):
@@ -89,7 +89,7 @@ class Database(Closing):
                 connection.info.pop(KERNELS_CHANGED, None)
                 yield connection
             if connection.info.pop(KERNELS_CHANGED, False):
-                self.kernel_changes += 1
+                self.on_kernels_changed()
 
     def own_reader(self) -> sqlite3.Connection:
         """A connection to SQLite that is nobody else's: it reads, in one transaction a statement, and waits for no

@@ -247,7 +247,7 @@ def test_memory_is_bounded_and_forgets_what_was_asked_for_longest_ago(service: S
     state = service.state
     sha256 = service.store.put_blob(b"artifact")
     answer = KnownAnswer(Rendered(b"x" * 5000, '"x"'), "abc", sha256, 0)
-    known = KnownAnswers(state.database, state.recent, state.access, kept_bytes=20_000)
+    known = KnownAnswers(state.database, state.recent, state.access, state.memory, kept_bytes=20_000)
 
     async def scenario() -> list[bytes]:
         moment = await known.moment()
