@@ -13,9 +13,11 @@ from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswe
 
 # So many fill a batch: the first of them waits for the last.
 AT_ONCE = 64
-# After a lookup on the event loop that took longer, as on a slow disk, or found the database locked, kernels are looked
-# up in threads for so many times as long: all other requests stood still meanwhile.
-SLOW_SECONDS, RESPITE, LONGEST_RESPITE_SECONDS = 0.005, 200, 600.0
+# A lookup on the event loop that takes longer is slow; on a busy machine one may be, which says nothing of the next.
+SLOW_SECONDS = 0.005
+# After slow ones in a row that took so long together, as on a slow disk, or one that found the database locked, kernels
+# are looked up in threads for so many times as long: all other requests stood still meanwhile.
+TOO_SLOW_SECONDS, RESPITE, LONGEST_RESPITE_SECONDS = 0.01, 100, 600.0
 
 
 class KernelLookups:
@@ -25,7 +27,7 @@ class KernelLookups:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._prepared = PreparedLookup(database) if database.is_sqlite else None
-        self._in_threads_until = float("-inf")
+        self._in_threads_until, self._slow_seconds = float("-inf"), 0.0
         self._waiting: list[tuple[WantedAnswer, asyncio.Future[StoredAnswer | None]]] = []
         self._working: asyncio.Task[None] | None = None
 
@@ -42,17 +44,19 @@ class KernelLookups:
         return await answer
 
     def _find_at_once(self, prepared: PreparedLookup, wanted: WantedAnswer) -> StoredAnswer | None:
-        begun, shortest = time.monotonic(), 0.0
+        begun, least = time.monotonic(), 0.0
         try:
             return prepared.find(wanted)
         except StoreUnavailable:
-            shortest = SLOW_SECONDS
+            least = TOO_SLOW_SECONDS
             raise
         finally:
             ended = time.monotonic()
-            seconds = max(ended - begun, shortest)
-            if seconds >= SLOW_SECONDS:
-                self._in_threads_until = ended + min(RESPITE * seconds, LONGEST_RESPITE_SECONDS)
+            seconds = max(ended - begun, least)
+            self._slow_seconds = self._slow_seconds + seconds if seconds >= SLOW_SECONDS else 0.0
+            if self._slow_seconds >= TOO_SLOW_SECONDS:
+                self._in_threads_until = ended + min(RESPITE * self._slow_seconds, LONGEST_RESPITE_SECONDS)
+                self._slow_seconds = 0.0
 
     async def _work(self) -> None:
         while self._waiting:

@@ -58,7 +58,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "locked", "respite"), [(0.006, False, 1.2), (40.0, False, 600.0), (0.0, True, 1.0)]
+    ("seconds", "locked", "respite"), [(0.012, False, 1.2), (40.0, False, 600.0), (0.0, True, 1.0)]
 )
 def test_after_a_lookup_that_is_slow_or_finds_a_lock_threads_look_up_for_a_time(
     service: Service, monkeypatch: pytest.MonkeyPatch, batches: list[int], seconds: float, locked: bool, respite: float
@@ -86,6 +86,25 @@ def test_after_a_lookup_that_is_slow_or_finds_a_lock_threads_look_up_for_a_time(
         assert await in_batches() == 0
 
     asyncio.run(scenario())
+
+
+def test_of_lookups_that_are_somewhat_slow_it_takes_two_in_a_row(
+    service: Service, monkeypatch: pytest.MonkeyPatch, batches: list[int]
+) -> None:
+    stored(service)
+    clock = Clock(monkeypatch)
+
+    async def scenario() -> None:
+        lookups = KernelLookups(service.state.database)
+        for seconds in (0.006, 0.001, 0.006, 0.0, 0.006, 0.006):
+            clock.lookup_seconds = seconds
+            assert await lookups.find(KNOWN) is not None
+            clock.now += 0.5
+        assert batches == []
+        assert await lookups.find(KNOWN) is not None
+
+    asyncio.run(scenario())
+    assert batches == [1]
 
 
 def test_an_error_of_sqlite_is_the_requests_own(
