@@ -33,7 +33,7 @@ from tirgemm.detect import device as detect
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.service.server.process import uvicorn_config
+from tirgemm.service.server.http_server import uvicorn_config
 from tirgemm.service.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

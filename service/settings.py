@@ -48,7 +48,9 @@ class Settings(BaseSettings):
     hosts: str = ""
     """Names, with commas, that clients call this service by besides its address and this machine's name; * is any."""
     max_connections: Annotated[int, Field(ge=8, le=65536)] = 256
-    """Connections at once; one more is refused."""
+    """Connections at once of each server process; one more is refused."""
+    server_processes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that answer requests, side by side, on one port."""
     worker: bool = True
     """Whether ``serve`` runs a worker beside itself."""
     devices: str = ALL_DEVICES
@@ -80,7 +82,7 @@ class Settings(BaseSettings):
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""
     key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0
-    """Requests a second of one API key, in each server process; this and the next ones where the key says nothing."""
+    """Requests a second of one API key; this and the next ones where the key says nothing."""
     key_live_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Queued and running jobs of one key."""
     key_trials_a_day: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000

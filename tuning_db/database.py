@@ -6,10 +6,10 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, Insert, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -27,6 +27,7 @@ from tirgemm.tuning_db.models import Base
 from tirgemm.tuning_db.times import Clock
 
 BUSY_SECONDS = 30
+READER_CACHE_KIB = 64 * 1024
 # What a transaction that changes kernels leaves with its connection.
 KERNELS_CHANGED = "tirgemm_kernels_changed"
 _SQLITE_NOW = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
@@ -47,8 +48,9 @@ class Database(Closing):
         self.data_dir = Path(data_dir)
         make_folder(self.data_dir)
         self.engine = self._connect(limit_s)
-        self.kernel_changes = 0
-        """How many transactions of this object have changed kernels: counted once others can see them."""
+        self._readers: list[sqlite3.Connection] = []
+        self.on_kernels_changed: Callable[[], None] = lambda: None
+        """Called after each transaction of this object that has changed kernels, once others can see that."""
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
             with translated(self.place):
@@ -87,7 +89,19 @@ class Database(Closing):
                 connection.info.pop(KERNELS_CHANGED, None)
                 yield connection
             if connection.info.pop(KERNELS_CHANGED, False):
-                self.kernel_changes += 1
+                self.on_kernels_changed()
+
+    def own_reader(self) -> sqlite3.Connection:
+        """A connection to SQLite that is nobody else's: it reads, in one transaction a statement, and waits for no
+        other process. For one thread at a time; closed with the database."""
+        with translated(self.place):
+            pooled = self.engine.raw_connection()
+            reader: Any = pooled.driver_connection
+            pooled.detach()
+            for pragma in ("query_only = ON", "busy_timeout = 0", f"cache_size = -{READER_CACHE_KIB}"):
+                reader.execute(f"PRAGMA {pragma}")
+        self._readers.append(reader)
+        return cast("sqlite3.Connection", reader)
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970 by the clock of the database: the same for every host that asks."""
@@ -100,6 +114,8 @@ class Database(Closing):
         return statement
 
     def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
         self.engine.dispose()
 
     def _connect(self, limit_s: float | None) -> Engine:

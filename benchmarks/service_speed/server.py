@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.server.process import SWITCH_SECONDS, uvicorn_config
+from tirgemm.service.server.http_server import SWITCH_SECONDS, uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db.access.api_keys import Quotas
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.errors import PriorityRefused, StoreError
-from tirgemm.service.access.rate_limit import TokenBucket
+from tirgemm.service.access.rate_limit import SharedBuckets
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey, KeyTable, Quotas
@@ -37,7 +37,7 @@ class AccessControl:
     """Who may ask a service. All keys are read at once and kept for CACHE_SECONDS, so that neither a valid key nor a
     wrong one costs a look into the database; ``table`` and ``audit`` are the tables."""
 
-    def __init__(self, database: Database, settings: Settings, stopping: asyncio.Event) -> None:
+    def __init__(self, database: Database, settings: Settings, stopping: asyncio.Event, buckets: SharedBuckets) -> None:
         self.table = KeyTable(database)
         self.audit = AuditLog(database)
         self.defaults = Quotas(
@@ -53,7 +53,7 @@ class AccessControl:
         self._read_at = float("-inf")
         self._clock_ahead = 0.0
         self._reading: asyncio.Task[None] | None = None
-        self._buckets: dict[str, TokenBucket] = {}
+        self._buckets = buckets
         self._lock = threading.Lock()
         self._used: dict[str, float] = {}
         self._refusals: Counter[AuditEntry] = Counter()
@@ -106,13 +106,10 @@ class AccessControl:
         """Count a request of a valid key: 0, or the seconds until it may ask again."""
         rate, now = self.quotas(key).requests_per_second, time.monotonic()
         assert rate is not None
-        bucket = self._buckets.get(key.id)
-        if bucket is None or bucket.rate != rate:
-            bucket = self._buckets[key.id] = TokenBucket(rate, now)
         with self._lock:
             self._used[key.id] = self.now()
         self._flush_soon()
-        return bucket.take(now)
+        return self._buckets.take(key.id, rate, now)
 
     def count_refusal(self, entry: AuditEntry) -> None:
         """Count a refusal; equal ones become one row."""

@@ -16,6 +16,9 @@ def serve(
     db: options.DatabaseUrl = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 is any free one.")] = None,
+    server_processes: Annotated[
+        int | None, typer.Option("--server-processes", help="Processes that answer requests; 1 by default.")
+    ] = None,
     worker: Annotated[
         bool | None, typer.Option("--worker/--no-worker", help="Whether to run a worker beside the server.")
     ] = None,

@@ -1,4 +1,4 @@
-"""Metrics of one server process and its database in the text format of Prometheus."""
+"""Metrics of the server processes of one service and its database in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,10 +25,12 @@ SOURCES = ("memory", "database", "job")
 
 
 class Metrics:
-    """The counters of one process, and the newest figures of its database."""
+    """The counters of a process, or with ``in_group`` of all processes that have its PROMETHEUS_MULTIPROC_DIR, dead
+    ones too; and the newest figures of its database."""
 
-    def __init__(self, reader: FigureReader) -> None:
+    def __init__(self, reader: FigureReader, *, in_group: bool = False) -> None:
         self._reader = reader
+        self._in_group = in_group
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "tirgemm_requests",
@@ -53,9 +55,10 @@ class Metrics:
         self._reading: asyncio.Task[None] | None = None
 
     def answered(self) -> dict[str, int]:
-        """How many requests for kernels were answered since this process started, by where from."""
-        samples = (sample for metric in self.answers.collect() for sample in metric.samples)
-        totals = {sample.labels["source"]: sample.value for sample in samples if sample.name.endswith("_total")}
+        """How many requests for kernels were answered since this service started, by where from."""
+        samples = (sample for metric in self._told().collect() for sample in metric.samples)
+        name = "tirgemm_kernel_answers_total"
+        totals = {sample.labels["source"]: sample.value for sample in samples if sample.name == name}
         return {source: int(totals[source]) for source in SOURCES}
 
     async def text(self) -> bytes:
@@ -64,7 +67,15 @@ class Metrics:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read(), name="figures")
             await asyncio.shield(self._reading)
-        return generate_latest(self._registry)
+        return generate_latest(self._told())
+
+    def _told(self) -> CollectorRegistry:
+        if not self._in_group:
+            return self._registry
+        everyone = CollectorRegistry()
+        multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
+        everyone.register(_FigureCollector(self))
+        return everyone
 
     async def _read(self) -> None:
         try:

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
+from tirgemm.service.group_memory import GroupMemory
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.known.kernel_documents import KernelDocuments
 from tirgemm.service.http.known.kernel_lookups import KernelLookups
@@ -45,6 +46,8 @@ class ServiceState:
     is looked at; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
     the ``known`` answers, which hold as long as the ``recent`` look at the database; others are found by ``lookups``.
+    ``memory`` is what the server processes of the service share; ``candidates_after`` is where they begin to count
+    candidates, by default with the next one.
     ``metrics`` are for Prometheus, ``overview`` is for the front page, ``histories`` are for those of jobs,
     ``importances`` of knobs for those of spaces."""
 
@@ -55,6 +58,8 @@ class ServiceState:
     public_key: str
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
+    memory: GroupMemory = field(default_factory=GroupMemory)
+    candidates_after: int | None = None
     batches: BatchTable = field(init=False)
     watch: Watch = field(init=False)
     documents: KernelDocuments = field(default_factory=KernelDocuments)
@@ -69,25 +74,43 @@ class ServiceState:
     access: AccessControl = field(init=False)
 
     def __post_init__(self) -> None:
+        self.database.on_kernels_changed = self.memory.note_change
         self.kernel_pages = KernelPages(self.database, self.documents)
-        self.access = AccessControl(self.database, self.settings, self.stopping)
-        self.recent = RecentLook(self.queue, self.settings.alive_seconds)
-        self.known = KnownAnswers(self.database, self.recent, self.access)
+        self.access = AccessControl(self.database, self.settings, self.stopping, self.memory.buckets)
+        self.recent = RecentLook(self.queue, self.settings.alive_seconds, self.memory)
+        self.known = KnownAnswers(self.database, self.recent, self.access, self.memory)
         self.lookups = KernelLookups(self.database)
-        self.metrics = Metrics(FigureReader(self.database, self.settings.lease_seconds))
+        figures = FigureReader(self.database, self.settings.lease_seconds, self.candidates_after)
+        self.metrics = Metrics(figures, in_group=self.memory.processes > 1)
         self.overview = OverviewReader(self.database)
         self.histories = HistoryReader(self.queue)
         self.batches = BatchTable(self.database)
         self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
 
     @classmethod
-    def open(cls, settings: Settings) -> ServiceState:
+    def open(
+        cls, settings: Settings, memory: GroupMemory | None = None, candidates_after: int | None = None
+    ) -> ServiceState:
         """Open the data folder: the database, with the figures and documents of kernels that an older tirgemm stored,
         and the signing key, made where absent. Raises what open_database does."""
         database = open_database(settings, REQUEST_SECONDS)
         add_missing_rows(database)
         signer = Signer.load_or_create(settings.signing_key)
-        return cls(settings, database, LayeredStore(database), JobQueue(database), signer.public)
+        return cls(
+            settings,
+            database,
+            LayeredStore(database),
+            JobQueue(database),
+            signer.public,
+            memory=memory or GroupMemory(),
+            candidates_after=candidates_after,
+        )
+
+    def close(self) -> None:
+        """Write what the log of uses still lacks, and close what is open."""
+        self.access.flush()
+        self.explainer.close()
+        self.database.close()
 
 
 async def _state(request: Request) -> ServiceState:

@@ -1,4 +1,5 @@
-"""The supervisor: keeps one worker process beside the server, and lets neither outlive the other."""
+"""The supervisor: keeps a process beside this one, such as the worker beside the server, and lets neither outlive the
+other."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tirgemm.service.settings import Settings
 
@@ -36,7 +37,8 @@ class Supervisor:
     """Starts a process and starts it again, with growing pauses, whenever it ends before ``stop``.
 
     ``is_alive`` says whether the process of a pid gave a sign of life of late, None where that cannot be known now. One
-    that gave some, and then none at several looks in a row, hangs: it is killed, and the next one started.
+    that gave some, and then none at several looks in a row, hangs: it is killed, and the next one started. ``what``
+    names the process in the log; it inherits the open ``files``.
     """
 
     def __init__(
@@ -44,10 +46,14 @@ class Supervisor:
         command: list[str],
         environment: Mapping[str, str] | None = None,
         is_alive: Callable[[int], bool | None] = lambda _: None,
+        what: str = "the worker",
+        files: Sequence[int] = (),
     ) -> None:
         self._command = command
         self._environment = environment
         self._is_alive = is_alive
+        self._what = what
+        self._files = files
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         # The kernel ties the worker to the thread that started it, so this thread lives as long as the server.
@@ -55,15 +61,19 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it runs."""
+        """The process's id while it runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
         self._thread.start()
 
+    def ask_to_stop(self) -> None:
+        """Have the process ended, politely first."""
+        self._stop.set()
+
     def stop(self) -> None:
-        """End the worker, politely first, and wait for it."""
+        """End the process, politely first, and wait for it."""
         self._stop.set()
         self._thread.join()
 
@@ -71,13 +81,15 @@ class Supervisor:
         pause = FIRST_PAUSE
         while not self._stop.is_set():
             started = time.monotonic()
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=self._environment)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, env=self._environment, pass_fds=self._files
+            )
             code = self._wait(self._process)
             if self._stop.is_set():
                 return
             if time.monotonic() - started > STEADY_SECONDS:
                 pause = FIRST_PAUSE
-            logger.error("the worker ended with %s; it is started again in %.1f s", _words(code), pause)
+            logger.error("%s ended with %s; it is started again in %.1f s", self._what, _words(code), pause)
             self._stop.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -93,7 +105,7 @@ class Supervisor:
             seen = seen or alive is True
             missed = missed + 1 if seen and alive is False else 0
             if missed == LOOKS_MISSED:
-                logger.error("the worker, process %d, hangs: it gives no sign of life; it is killed", process.pid)
+                logger.error("%s, process %d, hangs: it gives no sign of life; it is killed", self._what, process.pid)
                 process.kill()
                 return process.wait()
         process.terminate()

@@ -1,42 +1,36 @@
-"""One server process on one data folder: lock, database, worker, HTTP, and an orderly end."""
+"""The service on one data folder: lock, database, worker, one or several server processes, and an orderly end."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
-from types import FrameType
 from typing import Any
-
-import uvicorn
 
 from tirgemm._client.own_service import is_loopback
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
-from tirgemm.service.server.app import create_app
-from tirgemm.service.server.limited_protocol import limited_protocol
-from tirgemm.service.settings import MAX_HEADER_BYTES, Settings
+from tirgemm.service.server.http_server import SWITCH_SECONDS, HttpServer, exit_at_signals
+from tirgemm.service.server.server_group import ServerGroup
+from tirgemm.service.settings import Settings
 from tirgemm.service.traces import traces_of
+from tirgemm.service.views.service_figures import newest_candidate
 from tirgemm.tuning_db.database import make_folder
 
 logger = logging.getLogger("tirgemm.service")
 
 Announce = Callable[[dict[str, Any]], None]
 WORKER_SECONDS = 60.0
-# How long the event loop waits for a thread of the pool that computes; Python's own is 5 ms, which is many answers.
-SWITCH_SECONDS = 0.0005
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
@@ -52,24 +46,23 @@ def run_server(settings: Settings, announce: Announce) -> None:
         make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
         settings.server_file.unlink(missing_ok=True)
-        state = ServiceState.open(settings)
-        stack.callback(state.database.close)
-        stack.callback(state.explainer.close)
-        stack.callback(state.access.flush)
+        state = stack.enter_context(closing(ServiceState.open(settings)))
         require_keys(state)
         listener = stack.enter_context(_listen(settings.host, settings.port))
-        server = _Server(state)
-        # Until Uvicorn takes the signals, and when it raises them again after its end: what is open is closed either
-        # way.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: server.ask_to_exit())
         supervisor = None
         if settings.worker:
             supervisor = Supervisor(
                 worker_command(os.getpid()), worker_environment(settings), lambda pid: _is_alive(state, pid)
             )
-            stack.callback(supervisor.stop)
+        server: HttpServer | ServerGroup
+        if settings.server_processes > 1:
+            server = ServerGroup(settings, newest_candidate(state.database), supervisor)
+        else:
+            server = HttpServer(state)
+        exit_at_signals(server.ask_to_exit)
+        if supervisor is not None:
             supervisor.start()
+            stack.callback(supervisor.stop)
         stack.callback(settings.server_file.unlink, missing_ok=True)
         info = _describe(settings, listener)
         announcer = threading.Thread(
@@ -90,46 +83,6 @@ def require_keys(state: ServiceState) -> None:
         f"host {settings.host!r} is not loopback and there is no API key: make one with `tirgemm keys create NAME`, or "
         f"let everybody in who reaches it with --insecure"
     )
-
-
-def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
-    """How Uvicorn serves the application: within the limits on connections and headers."""
-    return uvicorn.Config(
-        create_app(state),
-        host=state.settings.host,
-        port=state.settings.port,
-        http=limited_protocol(state.settings.max_connections),
-        ws="none",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=graceful_seconds,
-    )
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn that ends the event streams first, which would otherwise hold the shutdown up."""
-
-    def __init__(self, state: ServiceState) -> None:
-        super().__init__(uvicorn_config(state))
-        self._state = state
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def ask_to_exit(self) -> None:
-        """End ``run`` soon, or at its start."""
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._state.stopping.set)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -166,7 +119,11 @@ def _describe(settings: Settings, listener: socket.socket) -> dict[str, Any]:
 
 
 def _announce_when_ready(
-    server: uvicorn.Server, state: ServiceState, supervisor: Supervisor | None, info: dict[str, Any], announce: Announce
+    server: HttpServer | ServerGroup,
+    state: ServiceState,
+    supervisor: Supervisor | None,
+    info: dict[str, Any],
+    announce: Announce,
 ) -> None:
     deadline = time.monotonic() + WORKER_SECONDS
     while not server.should_exit:

@@ -58,15 +58,21 @@ class ServiceFigures:
     measuring_s: Mapping[DeviceOfWorker, float]
 
 
-class FigureReader:
-    """Reads the figures of a database, whose leases last ``lease_s``; of the candidates only those that are new."""
+def newest_candidate(database: Database) -> int:
+    """The row number of the newest candidate; 0 where there is none."""
+    with database.read() as connection:
+        return connection.execute(_NEWEST).scalar() or 0
 
-    def __init__(self, database: Database, lease_s: float) -> None:
+
+class FigureReader:
+    """Reads the figures of a database, whose leases last ``lease_s``; of the candidates only those that are new: behind
+    the row number ``after``, by default the newest now."""
+
+    def __init__(self, database: Database, lease_s: float, after: int | None = None) -> None:
         self._database = database
         self._lease_s = lease_s
         self._trials: Counter[str] = Counter()
-        with database.read() as connection:
-            self._last = connection.execute(_NEWEST).scalar() or 0
+        self._last = newest_candidate(database) if after is None else after
 
     def read(self) -> ServiceFigures:
         """The figures now. Raises StoreError."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gzip
+import json
 import os
 import re
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from tirgemm.service.jobs.process import GRACE_SECONDS
 from tirgemm.service.settings import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "tests" / "data" / "kubernetes_1.30.schema.json.gz"
 FOLDER = ROOT / "deploy" / "kubernetes"
 DOCUMENTS: list[dict[str, Any]] = [
     document
@@ -71,6 +76,49 @@ def test_a_wrong_manifest_is_told(change: Any, words: str) -> None:
     wrong = copy.deepcopy(PODS[0])
     change(pod(wrong))
     assert words in fault(wrong)
+
+
+@pytest.fixture
+def refusals(tmp_path: Path) -> Callable[[list[dict[str, Any]]], str]:
+    """What a validator of JSON schemas says of manifests by Kubernetes's own; empty where it takes them."""
+    schema = tmp_path / "schema.json"
+    schema.write_bytes(gzip.decompress(SCHEMA.read_bytes()))
+
+    def call(documents: list[dict[str, Any]]) -> str:
+        files = [tmp_path / f"{number}.json" for number in range(len(documents))]
+        for file, document in zip(files, documents, strict=True):
+            file.write_text(json.dumps(document))
+        program = Path(sys.executable).with_name("check-jsonschema")
+        done = subprocess.run(
+            [program, "--schemafile", schema, *files], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode in (0, 1), done.stderr
+        return done.stdout if done.returncode else ""
+
+    return call
+
+
+def test_kubernetes_own_schema_takes_every_manifest(refusals: Callable[[list[dict[str, Any]]], str]) -> None:
+    assert not refusals(DOCUMENTS)
+
+
+def test_kubernetes_own_schema_tells_a_wrong_manifest(refusals: Callable[[list[dict[str, Any]]], str]) -> None:
+    changes: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+        (lambda each: pod(each)["containers"][0].update(redinessProbe={}), "'redinessProbe' was unexpected"),
+        (lambda each: pod(each)["containers"][0].pop("name"), "'name' is a required property"),
+        (lambda each: each["spec"].pop("selector"), "'selector' is a required property"),
+        (lambda each: pod(each).update(terminationGracePeriodSeconds="30"), "'30' is not of type 'integer'"),
+        (lambda each: each.update(apiVersion="apps/v1beta1"), "'apps/v1beta1' is not one of ['apps/v1']"),
+        (lambda each: each.update(kind="Deployments"), "'Deployments' is not one of"),
+        (lambda each: each.pop("kind"), "'kind' is a required property"),
+    ]
+    wrong = [copy.deepcopy(PODS[0]) for _ in changes]
+    for (change, _), document in zip(changes, wrong, strict=True):
+        change(document)
+    told = refusals(wrong)
+    for number, (_, words) in enumerate(changes):
+        lines = [line for line in told.splitlines() if f"/{number}.json::" in line]
+        assert any(words in line for line in lines), (words, lines)
 
 
 def test_kustomization_names_every_manifest() -> None:

@@ -25,7 +25,7 @@ from tirgemm.events import CandidateRecorded, EventHandler, KernelSelected, Sear
 from tirgemm.events import Event as TuningEvent
 from tirgemm.service.http.state import ServiceState, open_database
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.service.server.process import uvicorn_config
+from tirgemm.service.server.http_server import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.timings import SearchSummary, Timing, Timings

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tirgemm.bench.results import load
-from verification.service import proofs_file
+from tirgemm.errors import InvalidRequest
+from verification.service import proofs_file, random_requests
 from verification.service.outages import long_queue
 from verification.service.proofs_file import FILE, MAX_FAILURES, ROOT, ProofsFile
-from verification.service.random_requests import told
+from verification.service.random_requests import PROOF, told
 
 
 def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
@@ -34,6 +36,42 @@ def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
     assert "| random requests | 1,000 | 0 |" in " ".join(proofs_file.proofs(file.parent, tmp_path).split("  "))
     assert "verification.service.kills" in proofs_file.proofs(tmp_path / "another", tmp_path)
     assert ProofsFile(file, commit="c3").failures == 0, "without resume it begins anew"
+
+
+def test_a_row_that_is_begun_anew_leaves_the_others_and_stays_until_something_ran(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    first = ProofsFile(file, commit="c1")
+    first.count(PROOF, ["a server error"], 9.0, runs=5767)
+    first.count("disk full", [], 1.0)
+    fresh = ProofsFile(file, commit="c2", resume=True)
+    fresh.forget(PROOF)
+    assert load(file)["rows"][1]["runs"] == 5767
+    fresh.count(PROOF, [], 3.0, runs=1000)
+    fresh.count(PROOF, [], 3.0, runs=9000)
+    others, row = load(file)["rows"]
+    assert (row["runs"], row["failed"], row["failures"], row["status"]) == (10_000, 0, [], "held")
+    assert (others["proof"], others["runs"], others["commit"]) == ("disk full", 1, "c1")
+    assert list(proofs_file.problems(load(file))) == []
+
+
+@pytest.mark.parametrize(
+    ("schemathesis", "rows"), [("exit 3", [5767]), ("echo '{report}' > $(echo $* | sed 's/.*path //;s/ .*//')", [12])]
+)
+def test_random_requests_begin_anew_with_fresh_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schemathesis: str, rows: list[int]
+) -> None:
+    program, file = tmp_path / "schemathesis", tmp_path / FILE
+    program.write_text(f"#!/bin/sh\n{schemathesis.replace('{report}', json.dumps(report()))}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(random_requests, "server", lambda _: nullcontext(("http://127.0.0.1:1", "key")))
+    ProofsFile(file, commit="c1").count(PROOF, ["a server error"], 9.0, runs=5767)
+    options = ["--schemathesis", str(program), "--cases", "1", "--commit", "c2", "--out", str(file)]
+    with suppress(InvalidRequest):
+        random_requests.main([*options, "--fresh"])
+    assert [row["runs"] for row in load(file)["rows"]] == rows
+    with suppress(InvalidRequest):
+        random_requests.main(options)
+    assert [row["runs"] for row in load(file)["rows"]] == ([24] if rows == [12] else rows)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Lookup of the kernels that answer several requests, in one statement, with their documents as they were rendered."""
+"""Lookup of the kernels that answer requests, with their documents as they were rendered: of several in one statement,
+or of one in a statement that stays prepared."""
 
 from __future__ import annotations
 
@@ -9,9 +10,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, Executable, LargeBinary, Text, and_, bindparam, cast, func, select, type_coerce
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Executable,
+    LargeBinary,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    func,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import InstrumentedAttribute
-from sqlalchemy.sql.expression import ColumnElement, FromClause
+from sqlalchemy.sql.expression import ClauseElement, ColumnElement, TableValuedAlias
 
 from tirgemm.gemm import Regime
 from tirgemm.status import Role
@@ -19,7 +34,7 @@ from tirgemm.timings import SearchSummary
 from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
 from tirgemm.tuning_db.answers.kernel_document import RENDERING, DocumentRow, Rendered, stored_document
-from tirgemm.tuning_db.database import Database
+from tirgemm.tuning_db.database import Database, translated
 from tirgemm.tuning_db.models import GemmRow, KernelDocumentRow, KernelRow
 
 logger = logging.getLogger("tirgemm.tuning_db")
@@ -62,14 +77,44 @@ def stored_answers(db: Database, wanted: Sequence[WantedAnswer]) -> list[StoredA
     texts = json.dumps([(plain_text(each.gemm), *each[1:]) for each in wanted])
     with db.read() as connection:
         read = connection.execute(statement, {"wanted": texts}).all()
-    for number, kernel_id, role, pinned_at, trials, artifact, search, text, sha256 in read:
-        row, pinned = DocumentRow(search, text, sha256), pinned_at is not None
-        document = stored_document(row, kernel_id, pinned=pinned)
-        if document is None and row.json is not None:
-            logger.warning("kernel %s: its stored document is damaged; it is rendered again", kernel_id)
-        summary = _summary(row.search) if document is not None and row.search else None
-        answers[number] = StoredAnswer(kernel_id, role, pinned, trials, artifact, summary, document)
+    for number, *row in read:
+        answers[number] = _answer(*row)
     return answers
+
+
+class PreparedLookup:
+    """The lookup of one kernel in SQLite, as short as it can be: a statement that stays prepared, on a connection of
+    its own, which waits for nobody. For one thread at a time."""
+
+    def __init__(self, db: Database) -> None:
+        self._place = db.place
+        self._connection = db.own_reader()
+
+    def find(self, wanted: WantedAnswer) -> StoredAnswer | None:
+        """The stored answer, as ``stored_answers`` gives it. Raises StoreUnavailable where another process keeps the
+        database locked, and StoreError."""
+        gemm, device_key, regime, other_devices = wanted
+        parameters = _ONE_CONSTANTS | {
+            "gemm": plain_text(gemm),
+            "device_key": plain_text(device_key),
+            "regime": regime,
+            "other_devices": other_devices,
+        }
+        with translated(self._place):
+            row = self._connection.execute(_ONE, parameters).fetchone()
+        return None if row is None else _answer(*row)
+
+
+def _answer(
+    kernel_id: str, role: Role, pinned_at: str | None, trials: int, artifact_sha256: str, *document: str | bytes | None
+) -> StoredAnswer:
+    """The answer from the columns of ``_columns``."""
+    row, pinned = DocumentRow(*document), pinned_at is not None
+    rendered = stored_document(row, kernel_id, pinned=pinned)
+    if rendered is None and row.json is not None:
+        logger.warning("kernel %s: its stored document is damaged; it is rendered again", kernel_id)
+    summary = _summary(row.search) if rendered is not None and row.search else None
+    return StoredAnswer(kernel_id, role, pinned, trials, artifact_sha256, summary, rendered)
 
 
 @lru_cache(maxsize=4096)  # searches end in few ways
@@ -78,47 +123,66 @@ def _summary(search: str | bytes) -> SearchSummary:
 
 
 _Column = ColumnElement[Any] | InstrumentedAttribute[Any]
+_DOCUMENT = and_(KernelDocumentRow.seq == KernelRow.seq, KernelDocumentRow.rendering == RENDERING)
 
 
-def _statement(
-    entries: FromClause,
-    number: ColumnElement[int],
-    read: Callable[[InstrumentedAttribute[str]], _Column],
-) -> Executable:
-    """The lookup for rows of which each has its ``number`` from 0 and the ``value``, a WantedAnswer; ``read`` is how
-    the columns of the document are read."""
-    value = type_coerce(entries.c.value, JSON)
-    answer = (
+def _columns(read: Callable[[InstrumentedAttribute[str]], _Column]) -> list[_Column]:
+    """What an answer is made of; ``read`` is how the columns of the document are read."""
+    kernel = (KernelRow.id, KernelRow.role, KernelRow.pinned_at, KernelRow.trials, KernelRow.artifact_sha256)
+    return [*kernel, *map(read, (KernelDocumentRow.search, KernelDocumentRow.json, KernelDocumentRow.sha256))]
+
+
+def _chosen(
+    gemm: ColumnElement[str],
+    device_key: ColumnElement[str],
+    regime: ColumnElement[str],
+    other_devices: ColumnElement[bool],
+) -> Select[int]:
+    """The row number of the kernel that answers."""
+    return (
         select(KernelRow.seq)
         .join(GemmRow, GemmRow.id == KernelRow.gemm_id)
         .where(
-            GemmRow.text == value[0].as_string(),
-            KernelRow.device_key == value[1].as_string(),
-            KernelRow.regime == value[2].as_string(),
-            may_answer(value[3].as_boolean()),
+            GemmRow.text == gemm,
+            KernelRow.device_key == device_key,
+            KernelRow.regime == regime,
+            may_answer(other_devices),
         )
         .order_by(*ANSWER_ORDER)
         .limit(1)
-        .correlate(entries)
-        .scalar_subquery()
     )
-    kept = and_(KernelDocumentRow.seq == KernelRow.seq, KernelDocumentRow.rendering == RENDERING)
+
+
+def _lookup_of_several(
+    entries: TableValuedAlias, number: ColumnElement[int], read: Callable[[InstrumentedAttribute[str]], _Column]
+) -> Executable:
+    """The lookup for rows of which each has its ``number`` from 0 and the ``value``, a WantedAnswer."""
+    value = type_coerce(entries.c.value, JSON)
+    answer = _chosen(value[0].as_string(), value[1].as_string(), value[2].as_string(), value[3].as_boolean())
     return (
-        select(
-            number,
-            KernelRow.id,
-            KernelRow.role,
-            KernelRow.pinned_at,
-            KernelRow.trials,
-            KernelRow.artifact_sha256,
-            read(KernelDocumentRow.search),
-            read(KernelDocumentRow.json),
-            read(KernelDocumentRow.sha256),
-        )
+        select(number, *_columns(read))
         .select_from(entries)
-        .join(KernelRow, KernelRow.seq == answer)
-        .outerjoin(KernelDocumentRow, kept)
+        .join(KernelRow, KernelRow.seq == answer.correlate(entries).scalar_subquery())
+        .outerjoin(KernelDocumentRow, _DOCUMENT)
     )
+
+
+def _lookup_of_one(read: Callable[[InstrumentedAttribute[str]], _Column]) -> ClauseElement:
+    """The lookup for the parameters that are named as the members of a WantedAnswer."""
+    answer = _chosen(
+        bindparam("gemm", type_=Text),
+        bindparam("device_key", type_=Text),
+        bindparam("regime", type_=Text),
+        bindparam("other_devices", type_=Boolean),
+    )
+    return (
+        select(*_columns(read)).outerjoin(KernelDocumentRow, _DOCUMENT).where(KernelRow.seq == answer.scalar_subquery())
+    )
+
+
+def _as_bytes(column: InstrumentedAttribute[str]) -> _Column:
+    """A text of SQLite, which damage may have made something else than UTF-8: to read it as a text would fail."""
+    return cast(column, LargeBinary)
 
 
 # Built once: to build them takes longer than to run them.
@@ -129,6 +193,7 @@ _NUMBERED = (
     .table_valued("value", with_ordinality="number")
     .render_derived("entries")
 )
-# In SQLite a damaged text need not be UTF-8, and to read one as a text would fail the whole lookup.
-_SQLITE = _statement(_ENTRIES, _ENTRIES.c.key, lambda column: cast(column, LargeBinary))
-_POSTGRES = _statement(_NUMBERED, _NUMBERED.c.number - 1, lambda column: column)
+_SQLITE = _lookup_of_several(_ENTRIES, _ENTRIES.c.key, _as_bytes)
+_POSTGRES = _lookup_of_several(_NUMBERED, _NUMBERED.c.number - 1, lambda column: column)
+_COMPILED = _lookup_of_one(_as_bytes).compile(dialect=sqlite.dialect(paramstyle="named"))
+_ONE, _ONE_CONSTANTS = str(_COMPILED), dict(_COMPILED.params)

@@ -22,7 +22,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.local_fleet import LocalFleet
-from tirgemm.service.server.process import uvicorn_config
+from tirgemm.service.server.http_server import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.tuning_db import JobRequest

@@ -33,6 +33,10 @@ class ProofsFile:
         """How many runs of all proofs went wrong."""
         return sum(row["failed"] for row in self.rows.values())
 
+    def forget(self, proof: str) -> None:
+        """Begin the row of a proof anew with its next run; until then the file keeps the old one."""
+        self.rows.pop(proof, None)
+
     def count(self, proof: str, wrong: Sequence[str], seconds: float, runs: int = 1, **about: Any) -> None:
         """Note ``runs`` more of a proof, and what went wrong in them; ``about`` is kept with it."""
         row = self.rows.get(proof, {"runs": 0, "failed": 0, "failures": [], "seconds": 0.0})

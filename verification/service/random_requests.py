@@ -29,6 +29,7 @@ CONFIG = Path(__file__).with_name("schemathesis.toml")
 # Jobs and batches are cancelled by DELETE and there to be looked at afterwards, and the check cannot be left out for
 # them alone; that a deleted kernel is gone is shown by tests/service/test_kernels_api.py.
 EXCLUDED = "use_after_free"
+PROOF = "random requests, schemathesis"
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 # Longer than the server lets anybody wait.
 REQUEST_SECONDS = 20
@@ -94,8 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--examples", type=int, default=50, help="of each operation in a round")
     parser.add_argument("--servers", type=int, default=1, help="so many side by side, each with rounds of its own")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first round")
+    parser.add_argument("--fresh", action="store_true", help="begin the row anew, do not add to the file's")
     options = parser.parse_args(arguments)
     proofs = ProofsFile(options.out, commit=options.commit, resume=True)
+    if options.fresh:
+        proofs.forget(PROOF)
     lock, seeds = threading.Lock(), iter(range(options.seed, options.seed + options.cases))
     sent, failures = 0, list[str]()
 
@@ -109,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cases, wrong = requested(options.schemathesis, url, key, options.examples, seed)
                 with lock:
                     if cases:  # else nothing was tried
-                        proofs.count("random requests, schemathesis", wrong, time.monotonic() - began, runs=cases)
+                        proofs.count(PROOF, wrong, time.monotonic() - began, runs=cases)
                     sent += cases
                     failures.extend(wrong)
 

@@ -1,8 +1,8 @@
 """Answers of ``POST /v1/kernels`` in memory, by the bytes of the body.
 
 An answer is kept only where it is the whole one whatever the workers do: a kernel that asks for no job. It holds until
-a kernel is stored, pinned or deleted, or the devices of the live workers change: at once where this process did it,
-else at the next look.
+a kernel is stored, pinned or deleted, or the devices of the live workers change: at once where a process of this
+service did it, else at the next look.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.access_control import AccessControl
+from tirgemm.service.group_memory import GroupMemory
 from tirgemm.service.http.known.recent_look import Look, RecentLook
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey
@@ -48,19 +49,26 @@ class KnownAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The state of the database that an answer is of: the look at it, and the changes that this process had made."""
+    """The state of the database that an answer is of: the look at it, and the changes that the processes of
+    this service had made."""
 
     look: Look
-    changes: int
+    changes: bytes
 
 
 class KnownAnswers:
     """The memory, of at most ``kept_bytes``, the answers asked for last. For the event loop's thread alone."""
 
     def __init__(
-        self, database: Database, recent: RecentLook, access: AccessControl, kept_bytes: int = KEPT_BYTES
+        self,
+        database: Database,
+        recent: RecentLook,
+        access: AccessControl,
+        memory: GroupMemory,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self._database = database
+        self._memory = memory
         self._recent = recent
         self._access = access
         self._kept_bytes = kept_bytes
@@ -71,7 +79,7 @@ class KnownAnswers:
     async def moment(self) -> Moment:
         """The state of the database that a request is answered from; take it before reading. Raises StoreError."""
         look = await self._recent.look()
-        changes = self._database.kernel_changes
+        changes = self._memory.changes
         if self._moment is None or self._moment.look is not look or self._moment.changes != changes:
             self._moment = Moment(look, changes)
             self._answers.clear()

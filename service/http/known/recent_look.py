@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.device import Device
+from tirgemm.service.group_memory import GroupMemory
 from tirgemm.tuning_db import JobQueue
 from tirgemm.tuning_db.answers.kernel_version import read_version
 
@@ -29,32 +30,35 @@ class Look:
 class RecentLook:
     """Looks at the database at most once in LOOK_SECONDS, however many ask; equal looks are one object."""
 
-    def __init__(self, queue: JobQueue, alive_seconds: float) -> None:
+    def __init__(self, queue: JobQueue, alive_seconds: float, memory: GroupMemory) -> None:
         self._queue = queue
         self._alive_seconds = alive_seconds
+        self._memory = memory
         self._look: Look | None = None
         self._taken_at = float("-inf")
-        self._expired = False
+        self._asked = memory.looks
         self._taking: asyncio.Task[Look] | None = None
 
     async def look(self) -> Look:
         """The newest look. Raises StoreError."""
-        if self._look is not None and time.monotonic() - self._taken_at <= LOOK_SECONDS:
+        fresh = time.monotonic() - self._taken_at <= LOOK_SECONDS and self._memory.looks == self._asked
+        if self._look is not None and fresh:
             return self._look
         if self._taking is None or self._taking.done():
             self._taking = asyncio.create_task(self._take(), name="look")
         return await asyncio.shield(self._taking)
 
     def expire(self) -> None:
-        """Have the next one look afresh: what it is to see was just told to a client."""
-        self._taken_at, self._expired = float("-inf"), True
+        """Have the next one look afresh, in each process of this service: what it is to see was just told to a
+        client."""
+        self._memory.ask_for_look()
 
     async def _take(self) -> Look:
-        begun, self._expired = time.monotonic(), False
+        begun, asked = time.monotonic(), self._memory.looks
         look = await run_in_threadpool(self._read)
         if self._look is None or look != self._look:
             self._look = look
-        self._taken_at = float("-inf") if self._expired else begun
+        self._taken_at, self._asked = begun, asked
         return self._look
 
     def _read(self) -> Look:

@@ -1,4 +1,4 @@
-"""``/metrics``: figures of this server process and its database for Prometheus."""
+"""``/metrics``: figures of this service and its database for Prometheus."""
 
 from __future__ import annotations
 

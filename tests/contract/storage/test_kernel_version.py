@@ -21,11 +21,12 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 
 def test_each_change_of_kernels_raises_the_version(database: Database, tmp_path: Path) -> None:
-    store = SqlStore(database)
+    store, told = SqlStore(database), list[None]()
+    database.on_kernels_changed = lambda: told.append(None)
 
     def versions() -> tuple[int, int]:
         with database.read() as connection:
-            return read_version(connection), database.kernel_changes
+            return read_version(connection), len(told)
 
     assert versions() == (0, 0)
     record = store.put_kernel(kernel())

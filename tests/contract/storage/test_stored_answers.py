@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+import weakref
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,7 @@ from tirgemm.timings import MemberTiming, SearchSummary, Timing, Timings
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import RENDERING, Rendered, render, repair_document
-from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
+from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswer, WantedAnswer, stored_answers
 from tirgemm.tuning_db.models import KernelDocumentRow
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
 from tirgemm.tuning_db.upkeep.pins import set_pinned
@@ -34,6 +36,7 @@ ODD_WORDS = {"pinned": '"pinned":false', "ünï": "line\nend\0 \ud800", "nan": m
 TEXTS = {2: "6aecad8658e87cf4f8cdf82385cd80a9cfe683a23be66fb829e4a6453dec3dbd"}
 
 READERS = 4
+PREPARED = weakref.WeakKeyDictionary[Database, PreparedLookup]()
 
 
 def fixed() -> list[KernelRecord]:
@@ -64,10 +67,20 @@ def wanted_of(record: KernelRecord) -> WantedAnswer:
     return WantedAnswer(str(record.gemm), record.device.key, record.regime)
 
 
+def look_up(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
+    """The stored answers; on SQLite by both kinds of lookup, which give the same."""
+    answers = stored_answers(database, wanted)
+    if database.is_sqlite:
+        if database not in PREPARED:
+            PREPARED[database] = PreparedLookup(database)
+        assert [PREPARED[database].find(each) for each in wanted] == answers
+    return answers
+
+
 def check(database: Database, records: list[KernelRecord]) -> list[StoredAnswer | None]:
     """Compare the answers with the store's own, kernel by kernel and byte by byte."""
     store = SqlStore(database)
-    answers = stored_answers(database, [wanted_of(record) for record in records])
+    answers = look_up(database, [wanted_of(record) for record in records])
     for record, answer in zip(records, answers, strict=True):
         chosen = store.kernel(record.gemm, record.device.key, record.regime)
         assert (answer is None) == (chosen is None)
@@ -118,16 +131,30 @@ def test_another_kernel_a_pin_and_a_deletion_change_the_answer_with_its_document
     assert count == 1, "the document goes with its kernel"
 
 
+def test_a_kernel_of_another_devices_records_answers_who_asks_for_it_and_all_once_it_is_pinned(
+    database: Database,
+) -> None:
+    origin = {"device": OTHER_DEVICE.key, "environment": {}, "same": False, "other_device": True}
+    search = SearchSummary.from_json({"ended": "shipped", "shipped": origin})
+    record = SqlStore(database).put_kernel(kernel(timings=Timings(search=search)))
+    own, any_device = wanted_of(record), wanted_of(record)._replace(other_devices=True)
+    unasked, asked = look_up(database, [own, any_device])
+    assert (unasked, asked and asked.kernel_id) == (None, record.id)
+    set_pinned(database, record.id, pinned=True)
+    pinned = look_up(database, [own, any_device])
+    assert [(answer and answer.kernel_id, answer and answer.pinned) for answer in pinned] == [(record.id, True)] * 2
+
+
 def test_a_batch_answers_each_of_its_requests_in_its_place(database: Database) -> None:
     store = SqlStore(database)
     known = store.put_kernel(kernel())
     other = store.put_kernel(kernel(gemm=OTHER_GEMM))
     odd = [WantedAnswer(text, DEVICE.key, "sustained") for text in ("", "1x1x1", "a\0b", "\ud800", "'; --", '"[')]
     asked = [odd[0], wanted_of(other), *odd[1:], wanted_of(known), wanted_of(other)]
-    answers = stored_answers(database, [*asked, WantedAnswer(str(GEMM), "elsewhere", "sustained")])
+    answers = look_up(database, [*asked, WantedAnswer(str(GEMM), "elsewhere", "sustained")])
     ids = [answer and answer.kernel_id for answer in answers]
     assert ids == [None, other.id, *[None] * 5, known.id, other.id, None]
-    assert stored_answers(database, []) == []
+    assert look_up(database, []) == []
 
 
 def test_documents_of_another_rendering_are_no_answers_and_are_rendered_anew(database: Database) -> None:
@@ -138,7 +165,7 @@ def test_documents_of_another_rendering_are_no_answers_and_are_rendered_anew(dat
         first, second, _ = connection.execute(select(row.seq).order_by(row.seq)).scalars().all()
         connection.execute(update(row).where(row.seq == first).values(rendering=RENDERING + 1, json="another"))
         connection.execute(delete(row).where(row.seq == second))
-    answers = stored_answers(database, [wanted_of(record) for record in records])
+    answers = look_up(database, [wanted_of(record) for record in records])
     assert [answer and answer.document for answer in answers] == [None, None, Rendered.of(render(records[2]).encode())]
     assert [answer and answer.kernel_id for answer in answers] == [record.id for record in records]
     assert add_missing_rows(database) == 2
@@ -151,7 +178,7 @@ def test_a_damaged_row_of_a_document_counts_as_none(database: Database, search: 
     record = SqlStore(database).put_kernel(kernel(timings=Timings(search=SEARCH)))
     with database.write() as connection:
         connection.execute(update(KernelDocumentRow).values(search=search))
-    (answer,) = stored_answers(database, [wanted_of(record)])
+    (answer,) = look_up(database, [wanted_of(record)])
     assert answer is not None
     assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
 
@@ -175,7 +202,7 @@ def test_a_flipped_bit_of_a_document_counts_as_none_and_is_repaired(
         text[len(text) // 2] ^= 1 << bit
         change = f"UPDATE kernel_documents SET {column} = CAST(? AS TEXT) WHERE {mine}"
         connection.exec_driver_sql(change, (bytes(text),))
-    damaged, whole = stored_answers(sqlite_database, [wanted_of(record), wanted_of(other)])
+    damaged, whole = look_up(sqlite_database, [wanted_of(record), wanted_of(other)])
     assert damaged is not None
     assert (damaged.kernel_id, damaged.document, damaged.search) == (record.id, None, None)
     assert whole is not None
@@ -233,7 +260,7 @@ def damaged_documents(database: Database, damage: str) -> None:
     check(database, [record])
     with database.write() as connection:
         connection.exec_driver_sql(f"UPDATE kernel_documents SET json = {damage}")
-    (answer,) = stored_answers(database, [wanted_of(record)])
+    (answer,) = look_up(database, [wanted_of(record)])
     assert answer is not None
     assert (answer.kernel_id, answer.document, answer.search) == (record.id, None, None)
 

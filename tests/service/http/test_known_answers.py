@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +10,14 @@ import pytest
 from sqlalchemy import delete
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
-from tests.waiting import PATIENCE_S
-from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.documents import KernelDocument
 from tirgemm.service.http.known import kernel_lookups, recent_look
-from tirgemm.service.http.known.kernel_lookups import KernelLookups
 from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import Rendered, render
-from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer, stored_answers
+from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswer, WantedAnswer
 from tirgemm.tuning_db.models import KernelDocumentRow
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
@@ -36,11 +31,14 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The problems that were looked up in the database, from now on."""
     gemms: list[str] = []
 
-    def looked(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
-        gemms.extend(each.gemm for each in wanted)
-        return stored_answers(database, wanted)
+    def looked(prepared: PreparedLookup, wanted: WantedAnswer) -> StoredAnswer | None:
+        gemms.append(wanted.gemm)
+        return find(prepared, wanted)
 
-    monkeypatch.setattr(kernel_lookups, "stored_answers", looked)
+    find = PreparedLookup.find
+    # However busy the machine is.
+    monkeypatch.setattr(kernel_lookups, "SLOW_SECONDS", float("inf"))
+    monkeypatch.setattr(PreparedLookup, "find", looked)
     return gemms
 
 
@@ -96,68 +94,6 @@ def test_a_kernel_whose_document_is_not_stored_is_answered_with_the_same_bytes(
         assert service.queue.jobs()[0].request.seed == 2, "its search is gone on with"
         with service.state.database.write() as connection:
             connection.execute(delete(KernelDocumentRow))
-
-
-def test_requests_that_arrive_during_a_lookup_are_looked_up_together(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel_lookups, "AT_ONCE", 3)
-    kernel_id = stored(service)
-    known, unknown = (WantedAnswer(text, CPU.key, "sustained") for text in (ODD, "1x1x1"))
-    batches: list[int] = []
-
-    def counted(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
-        batches.append(len(wanted))
-        if len(batches) == 2:
-            raise StoreError("the second one fails")
-        return stored_answers(database, wanted)
-
-    monkeypatch.setattr(kernel_lookups, "stored_answers", counted)
-
-    async def scenario() -> list[str | BaseException | None]:
-        lookups = KernelLookups(service.state.database)
-        finds = [lookups.find(wanted) for wanted in (known, unknown, known, known, unknown, known, unknown, known)]
-        answers = await asyncio.gather(*finds, return_exceptions=True)
-        return [answer.kernel_id if isinstance(answer, StoredAnswer) else answer for answer in answers]
-
-    answers = asyncio.run(scenario())
-    assert batches == [3, 3, 2]
-    assert answers[:3] == [kernel_id, None, kernel_id]
-    assert [str(answer) for answer in answers[3:6]] == ["the second one fails"] * 3
-    assert answers[6:] == [None, kernel_id]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_request_that_is_given_up_during_its_lookup_takes_nothing_from_the_others(
-    service: Service, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    kernel_id, begun, go = stored(service), threading.Event(), threading.Event()
-
-    def held(database: Database, wanted: Sequence[WantedAnswer]) -> list[StoredAnswer | None]:
-        begun.set()
-        assert go.wait(PATIENCE_S)
-        if fails and len(wanted) == 1:
-            raise StoreError("the first one fails")
-        return stored_answers(database, wanted)
-
-    monkeypatch.setattr(kernel_lookups, "stored_answers", held)
-
-    async def scenario() -> list[str | BaseException | None]:
-        lookups, known = KernelLookups(service.state.database), WantedAnswer(ODD, CPU.key, "sustained")
-        first = asyncio.create_task(lookups.find(known))
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        others = [asyncio.create_task(lookups.find(known)) for _ in range(3)]
-        await asyncio.sleep(0)
-        first.cancel()
-        others[1].cancel()
-        go.set()
-        answers = await asyncio.wait_for(asyncio.gather(first, *others, return_exceptions=True), PATIENCE_S)
-        return [answer.kernel_id if isinstance(answer, StoredAnswer) else answer for answer in answers]
-
-    first, *others = asyncio.run(scenario())
-    assert isinstance(first, asyncio.CancelledError)
-    assert isinstance(others[1], asyncio.CancelledError)
-    assert [others[0], others[2]] == [kernel_id] * 2
 
 
 def test_a_body_in_parts_and_with_parameters_of_its_type_is_answered_before_the_routes(
@@ -311,7 +247,7 @@ def test_memory_is_bounded_and_forgets_what_was_asked_for_longest_ago(service: S
     state = service.state
     sha256 = service.store.put_blob(b"artifact")
     answer = KnownAnswer(Rendered(b"x" * 5000, '"x"'), "abc", sha256, 0)
-    known = KnownAnswers(state.database, state.recent, state.access, kept_bytes=20_000)
+    known = KnownAnswers(state.database, state.recent, state.access, state.memory, kept_bytes=20_000)
 
     async def scenario() -> list[bytes]:
         moment = await known.moment()

@@ -1,0 +1,51 @@
+"""One of the server processes of a ``ServerGroup``, as that starts it: ``python -m``, with its Membership as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+from contextlib import closing
+
+from tirgemm._collection import collect_seldom
+from tirgemm.errors import TirgemmError
+from tirgemm.service.group_memory import GroupMemory
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.process import die_with
+from tirgemm.service.log_lines import log_to_stderr
+from tirgemm.service.server.http_server import HttpServer, serve
+from tirgemm.service.server.server_group import Membership
+from tirgemm.service.settings import Settings
+from tirgemm.service.traces import traces_of
+
+logger = logging.getLogger("tirgemm.service")
+
+
+def run_member(settings: Settings, member: Membership) -> None:
+    """Answer requests until SIGTERM or SIGINT. Raises StoreError."""
+    memory = GroupMemory(member.processes, member.number, member.memory)
+    with (
+        traces_of(settings, "tirgemm-server"),
+        socket.socket(fileno=member.listener) as listener,
+        closing(ServiceState.open(settings, memory, member.candidates_after)) as state,
+    ):
+        serve(HttpServer(state), listener)
+
+
+def _main() -> int:
+    collect_seldom()
+    member = Membership(**json.loads(sys.argv[1]))
+    die_with(member.parent)
+    settings = Settings.load()
+    log_to_stderr(verbose=False, log_format=settings.log_format)
+    try:
+        run_member(settings, member)
+    except TirgemmError as error:
+        logger.error("server process %d: %s", member.number + 1, error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

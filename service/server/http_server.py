@@ -1,0 +1,82 @@
+"""Uvicorn as a server process runs it: within our limits, and with an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.server.app import create_app
+from tirgemm.service.server.limited_protocol import limited_protocol
+from tirgemm.service.settings import MAX_HEADER_BYTES
+
+# Connections that wait to be accepted.
+BACKLOG = 2048
+# How long the event loop waits for a thread of the pool that computes; Python's own is 5 ms, which is many answers.
+SWITCH_SECONDS = 0.0005
+
+
+def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
+    """How Uvicorn serves the application: within the limits on connections and headers."""
+    return uvicorn.Config(
+        create_app(state),
+        host=state.settings.host,
+        port=state.settings.port,
+        http=limited_protocol(state.settings.max_connections),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        # So many connections an event loop takes at each of its turns: of several processes the idle one is to take the
+        # next.
+        backlog=BACKLOG if state.memory.processes == 1 else 1,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=graceful_seconds,
+    )
+
+
+class HttpServer(uvicorn.Server):
+    """Uvicorn that ends the event streams first, which would otherwise hold the shutdown up."""
+
+    def __init__(self, state: ServiceState) -> None:
+        super().__init__(uvicorn_config(state))
+        self._state = state
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def ask_to_exit(self) -> None:
+        """End ``run`` soon, or at its start."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+        self._state.memory.note_start()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._state.stopping.set)
+
+
+def exit_at_signals(ask_to_exit: Callable[[], None]) -> None:
+    """Call ``ask_to_exit`` at SIGTERM and SIGINT: until Uvicorn takes the signals, and when it raises them again after
+    its end, so that what is open is closed either way."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: ask_to_exit())
+
+
+def serve(server: HttpServer, listener: socket.socket) -> None:
+    """Answer requests on a bound socket until SIGTERM, SIGINT or ``ask_to_exit``."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    exit_at_signals(server.ask_to_exit)
+    server.run(sockets=[listener])

@@ -1,0 +1,31 @@
+"""Token buckets of API keys in memory that processes share."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+
+from tirgemm.service.access.rate_limit import SharedBuckets
+
+
+def test_what_one_process_takes_is_gone_for_the_other() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(64 + SharedBuckets.BYTES)
+        one, other = (SharedBuckets(mmap.mmap(file.fileno(), 64 + SharedBuckets.BYTES), 64) for _ in range(2))
+        assert [one.take("key", 3.0, 100.0), other.take("key", 3.0, 100.0), one.take("key", 3.0, 100.0)] == [0, 0, 0]
+        assert (one.take("key", 3.0, 100.0), other.take("key", 3.0, 100.0)) == (1, 1)
+        assert other.take("another", 3.0, 100.0) == 0
+        assert one.take("key", 3.0, 101.0) == 0
+        assert one.take("key", 0.5, 101.0) == 0, "with another rate the bucket is full again"
+        assert other.take("key", 0.5, 101.0) == 2
+
+
+def test_a_full_memory_forgets_the_bucket_that_was_longest_unused() -> None:
+    buckets = SharedBuckets(mmap.mmap(-1, SharedBuckets.BYTES), 0)
+    keys = [f"key {number}" for number in range(2 * SharedBuckets.SLOTS)]
+    for now, key in enumerate(keys):
+        assert buckets.take(key, 1.0, float(now)) == 0
+    now = float(len(keys))
+    kept = [key for key in keys if buckets.take(key, 1.0, now) and buckets.take(key, 1.0, now)]
+    assert not kept, "all were full again by then"
+    assert buckets.take(keys[-1], 1.0, now) == 1

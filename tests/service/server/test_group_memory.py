@@ -1,0 +1,38 @@
+"""The memory of several server processes: each counts for itself, and all see it."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+from tirgemm.service.group_memory import GroupMemory
+
+
+def test_every_count_of_every_process_is_seen_by_all_and_only_as_what_it_is() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(GroupMemory.size(3))
+        group = [GroupMemory(3, number, file.fileno()) for number in range(3)]
+        for one in group:
+            before = [(each.changes, each.looks) for each in group]
+            assert len(set(before)) == 1
+            one.note_change()
+            changed = [(each.changes, each.looks) for each in group]
+            assert all(now[0] != then[0] and now[1] == then[1] for now, then in zip(changed, before, strict=True))
+            one.ask_for_look()
+            asked = [(each.changes, each.looks) for each in group]
+            assert all(now[0] == then[0] and now[1] != then[1] for now, then in zip(asked, changed, strict=True))
+            assert not any(each.all_started for each in group)
+            one.note_start()
+        assert all(each.all_started for each in group)
+        again = GroupMemory(3, 1, file.fileno())
+        assert again.changes == group[0].changes, "a process that is started again counts on"
+        assert group[2].buckets.take("key", 1.0, 5.0) == 0
+        assert again.buckets.take("key", 1.0, 5.0) == 1
+
+
+def test_no_change_is_missed_among_threads() -> None:
+    memory, changes = GroupMemory(), 2000
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(changes):
+            pool.submit(memory.note_change)
+    assert int.from_bytes(memory.changes, "little") == changes
