@@ -9,7 +9,8 @@ import threading
 from tirgemm.service.access.rate_limit import SharedBuckets
 
 _COUNTER = struct.Struct("=Q")
-# Each process counts in places of its own, which nobody else writes: its changes, the looks it asked for, its starts.
+# Each process counts in places of its own, which nobody else writes: its changes, the looks it asked for, its signs of
+# life.
 _COUNTERS = 3
 
 
@@ -43,8 +44,12 @@ class GroupMemory:
     @property
     def all_started(self) -> bool:
         """Whether each process has begun to answer requests, at least once."""
-        starts = self._memory[2 * self._counted : 3 * self._counted]
-        return all(number for (number,) in _COUNTER.iter_unpack(starts))
+        return all(map(self.signs_of_life, range(self.processes)))
+
+    def signs_of_life(self, number: int) -> int:
+        """How many the process of that number has given."""
+        (count,) = _COUNTER.unpack_from(self._memory, 2 * self._counted + number * _COUNTER.size)
+        return int(count)
 
     def note_change(self) -> None:
         """Say that kernels have changed; from any thread."""
@@ -54,7 +59,7 @@ class GroupMemory:
         """Have all processes look at the database again before they answer from memory."""
         self._count(self.processes + self._number)
 
-    def note_start(self) -> None:
+    def give_sign_of_life(self) -> None:
         """Say that this process answers requests."""
         self._count(2 * self.processes + self._number)
 

@@ -18,6 +18,8 @@ from tirgemm.service.settings import MAX_HEADER_BYTES
 
 # Connections that wait to be accepted.
 BACKLOG = 2048
+# At so many of Uvicorn's ticks, of a tenth of a second, one sign of life.
+TICKS_OF_LIFE = 10
 # How long the event loop waits for a thread of the pool that computes; Python's own is 5 ms, which is many answers.
 SWITCH_SECONDS = 0.0005
 
@@ -60,7 +62,11 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
-        self._state.memory.note_start()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_OF_LIFE == 0:
+            self._state.memory.give_sign_of_life()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
@@ -18,6 +19,8 @@ from tirgemm.service.settings import Settings
 _MODULE = "tirgemm.service.server.group_member"
 # Where prometheus_client keeps the counters of a group's processes, each in files of its own.
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+# A process whose event loop has stood still for so long hangs.
+SILENT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,27 @@ class Membership:
         return [sys.executable, "-m", _MODULE, json.dumps(asdict(self))]
 
 
+class SignsOfLife:
+    """Whether the process of a number lives, as its supervisor asks: its event loop turned within SILENT_SECONDS."""
+
+    def __init__(self, memory: GroupMemory, number: int) -> None:
+        self._memory = memory
+        self._number = number
+        self._pid, self._seen, self._seen_at = 0, 0, float("-inf")
+
+    def are_there(self, pid: int) -> bool:
+        signs = self._memory.signs_of_life(self._number)
+        if pid != self._pid:  # a new one, which first has to start
+            self._pid, self._seen, self._seen_at = pid, signs, float("-inf")
+        if signs != self._seen:
+            self._seen, self._seen_at = signs, time.monotonic()
+        return time.monotonic() - self._seen_at < SILENT_SECONDS
+
+
 class ServerGroup:
     """Starts ``settings.server_processes`` processes that accept connections from one socket, and each again whenever
-    it ends before the group is asked to. With the group ``worker``, which is another supervisor's, is told to end."""
+    it ends or hangs before the group is asked to end. With the group ``worker``, which is another supervisor's, is told
+    to end."""
 
     def __init__(self, settings: Settings, candidates_after: int, worker: Supervisor | None = None) -> None:
         self.should_exit = False
@@ -72,7 +93,8 @@ class ServerGroup:
             for number in range(self._settings.server_processes):
                 told = Membership(os.getpid(), number, self._memory.processes, *files, self._candidates_after)
                 what = f"server process {number + 1}"
-                members.append(Supervisor(told.command(), environment, what=what, files=files))
+                signs = SignsOfLife(self._memory, number)
+                members.append(Supervisor(told.command(), environment, signs.are_there, what, files))
                 members[-1].start()
                 stack.callback(members[-1].stop)
             self._asked.get()

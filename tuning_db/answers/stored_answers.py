@@ -101,8 +101,8 @@ class PreparedLookup:
             "other_devices": other_devices,
         }
         with translated(self._place):
-            row = self._connection.execute(_ONE, parameters).fetchone()
-        return None if row is None else _answer(*row)
+            rows = self._connection.execute(_ONE, parameters).fetchall()
+        return _answer(*rows[0]) if rows else None
 
 
 def _answer(

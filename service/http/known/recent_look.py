@@ -36,16 +36,17 @@ class RecentLook:
         self._memory = memory
         self._look: Look | None = None
         self._taken_at = float("-inf")
-        self._asked = memory.looks
+        self._asked = self._taking_for = memory.looks
         self._taking: asyncio.Task[Look] | None = None
 
     async def look(self) -> Look:
         """The newest look. Raises StoreError."""
-        fresh = time.monotonic() - self._taken_at <= LOOK_SECONDS and self._memory.looks == self._asked
-        if self._look is not None and fresh:
+        asked = self._memory.looks
+        if self._look is not None and time.monotonic() - self._taken_at <= LOOK_SECONDS and asked == self._asked:
             return self._look
-        if self._taking is None or self._taking.done():
-            self._taking = asyncio.create_task(self._take(), name="look")
+        # One that began before a fresh look was asked for is none.
+        if self._taking is None or self._taking.done() or self._taking_for != asked:
+            self._taking, self._taking_for = asyncio.create_task(self._take(asked), name="look"), asked
         return await asyncio.shield(self._taking)
 
     def expire(self) -> None:
@@ -53,8 +54,8 @@ class RecentLook:
         client."""
         self._memory.ask_for_look()
 
-    async def _take(self) -> Look:
-        begun, asked = time.monotonic(), self._memory.looks
+    async def _take(self, asked: bytes) -> Look:
+        begun = time.monotonic()
         look = await run_in_threadpool(self._read)
         if self._look is None or look != self._look:
             self._look = look

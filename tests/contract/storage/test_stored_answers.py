@@ -16,6 +16,7 @@ from sqlalchemy import delete, event, func, select, update
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, kernel
 from tirgemm.config import Config
+from tirgemm.errors import StoreError
 from tirgemm.gemm import Range
 from tirgemm.hardware import named_device
 from tirgemm.timings import MemberTiming, SearchSummary, Timing, Timings
@@ -143,6 +144,25 @@ def test_a_kernel_of_another_devices_records_answers_who_asks_for_it_and_all_onc
     set_pinned(database, record.id, pinned=True)
     pinned = look_up(database, [own, any_device])
     assert [(answer and answer.kernel_id, answer and answer.pinned) for answer in pinned] == [(record.id, True)] * 2
+
+
+def test_a_prepared_lookup_holds_no_lock_sees_every_change_and_ends_with_its_database(
+    sqlite_database: Database,
+) -> None:
+    store, prepared = SqlStore(sqlite_database), PreparedLookup(sqlite_database)
+    wanted = wanted_of(kernel())
+    assert prepared.find(wanted) is None
+    for number in (1, 2):
+        record = store.put_kernel(kernel(trials=number))
+        answer = prepared.find(wanted)
+        assert answer is not None
+        assert answer.kernel_id == record.id
+        with sqlite_database.engine.connect() as connection:
+            busy, _, _ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        assert busy == 0
+    sqlite_database.close()
+    with pytest.raises(StoreError, match="closed"):
+        prepared.find(wanted)
 
 
 def test_a_batch_answers_each_of_its_requests_in_its_place(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from sqlalchemy import delete
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tests.waiting import PATIENCE_S
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.documents import KernelDocument
 from tirgemm.service.http.known import kernel_lookups, recent_look
 from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
+from tirgemm.service.http.known.recent_look import Look, RecentLook
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import Rendered, render
 from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswer, WantedAnswer
@@ -177,6 +180,33 @@ def test_a_client_that_saw_its_job_end_is_answered_with_what_it_made(
     assert service.queue.finish(job.id, "worker", "done", new)
     assert service.http.get(f"/v1/jobs/{job.id}").json()["kernel_id"] == new
     assert service.post(device=CPU.key).json()["id"] == new
+
+
+def test_a_look_that_began_before_one_was_asked_for_does_not_do(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recent, begun, go = service.state.recent, threading.Event(), threading.Event()
+    read = RecentLook._read
+
+    def held(self: RecentLook) -> Look:
+        look = read(self)
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        return look
+
+    async def scenario() -> tuple[Look, Look, Look]:
+        monkeypatch.setattr(RecentLook, "_read", held)
+        first = asyncio.create_task(recent.look())
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        monkeypatch.setattr(RecentLook, "_read", read)
+        stored(service)
+        recent.expire()
+        second = await recent.look()
+        go.set()
+        return await first, second, await recent.look()
+
+    first, *later = asyncio.run(scenario())
+    assert [look.kernel_version - first.kernel_version for look in later] == [1, 1]
 
 
 def test_other_devices_of_the_workers_are_other_answers(

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.support import AUTHORITIES, CPU, ODD, kernel_record
 from tests.waiting import PATIENCE_S, until
+from tirgemm._client.own_service import own_service_keys
 from tirgemm.gemm import Gemm
 from tirgemm.service.access.access_control import CACHE_SECONDS
 from tirgemm.service.http.known.recent_look import LOOK_SECONDS
@@ -59,6 +60,7 @@ def test_what_one_process_changes_counts_or_refuses_holds_in_the_others(tmp_path
         old = kernel_record(SqlStore(database), REQUEST, salt="old", search={"effort": "standard"}).id
     with Serve(tmp_path, "--no-worker", "--server-processes", "2") as server, Database.embedded(tmp_path) as database:
         one, other = members(server)
+        assert own_service_keys(server.url), "this user's own, by the lock and the port of one process"
 
         def answered(member: int) -> str:
             with asking(server, member) as http:
