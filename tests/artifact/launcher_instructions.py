@@ -3,7 +3,7 @@
     python -m tests.artifact.launcher_instructions
 
 On a machine whose clock is shared they are what says whether a call became cheaper. It needs valgrind and its headers.
-In the environment that has PyTorch it counts ``kernel(a, b, out=)`` and ``linear`` on the CPU instead, which ask PyTorch.
+In the environment that has PyTorch it counts ``kernel(a, b, out=)`` and ``linear`` on the CPU instead.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from tirgemm.artifact import native
 from tirgemm.artifact.native import LoadedFunctions
 
 # Where a class of tensors has PyTorch's C functions, and what the capsule around them is called. Not one of
-# torch/private_interfaces.py: it is DLPack's (1.2), published by frameworks for others, and kernels are called on tensors
-# without tirgemm.torch. tvm_ffi adds it to versions of PyTorch that lack it.
+# torch/private_interfaces.py: it is DLPack's (1.2), published by frameworks for others, and kernels take PyTorch's
+# tensors without tirgemm.torch. tvm_ffi adds it to versions of PyTorch that lack it.
 _EXCHANGE, _CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_api"
 
 
