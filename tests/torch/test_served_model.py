@@ -36,7 +36,7 @@ def test_a_model_takes_the_tuned_kernel_of_a_real_service_and_a_default_until_it
             Serve(tmp_path / "data") as server,
             Client(server.url, cache_dir=tmp_path / "cache", patience=1.0) as client,
         ):
-            job = client.submit(TUNED, budget={"trials": 1, "seconds": 300}).job_id
+            job = client.submit(TUNED, effort="quick", budget={"trials": 1, "seconds": 300}).job_id
             assert [event.kind for event in client.events(job)][-1] == "done"
             report = accelerate(model, rows=5, client=client)
             assert roles(report)[TUNED] == "tuned"

@@ -66,6 +66,40 @@ bool Plain(const py::Api& api, py::Object* object) {
 
 bool Negated(const py::Api& api, py::Object* tensor) { return Affirmed(api, api.Vectorcall(torch.is_neg, &tensor, 1, nullptr)); }
 
+// Tensors that were asked and are not negated, each as long as it lives and has its memory: asking lets
+// go of Python's lock and takes it again, which costs as much as a launch's arguments. Read and written with that lock held.
+class AskedTensors {
+ public:
+  bool Negated(const py::Api& api, py::Object* tensor, const void* memory) {
+    Entry& entry = entries_[(reinterpret_cast<size_t>(tensor) >> 4) % kEntries];
+    if (entry.memory == memory && entry.reference && Refers(api, entry.reference, tensor)) return false;
+    if (tirgemm::Negated(api, tensor)) return true;
+    py::Object* reference = api.WeakrefNew(tensor, nullptr);
+    if (!reference) api.ErrClear();
+    py::Object* before = entry.reference;
+    entry = {reference, memory};
+    if (before) api.DecRef(before);
+    return false;
+  }
+
+ private:
+  static constexpr size_t kEntries = 509;
+  struct Entry {
+    py::Object* reference = nullptr;  // a weak one
+    const void* memory = nullptr;
+  };
+
+  static bool Refers(const py::Api& api, py::Object* reference, py::Object* tensor) {
+    if (!api.WeakrefGetRef) return api.WeakrefGetObject(reference) == tensor;
+    py::Object* now = nullptr;
+    if (api.WeakrefGetRef(reference, &now) < 0) api.ErrClear();
+    if (now) api.DecRef(now);
+    return now == tensor;
+  }
+
+  Entry entries_[kEntries];
+} asked;
+
 bool Differentiated(const py::Api& api, py::Object* const* tensors, int count) {
   if (!Affirmed(api, api.CallNoArgs(torch.records))) return false;
   for (int i = 0; i < count; ++i) {
@@ -94,18 +128,22 @@ bool QueueOf(DLDevice device, Queue* out) {
   return torch.dlpack->current_work_stream(device.device_type, device.device_id, &out->stream) == 0;
 }
 
-// Whether the kernel took the tensors; without it nothing has run. Why not, the launcher says where it is asked with
-// errors.
-bool Ran(const py::Api& api, const TensorCall& call, py::Object* const* tensors, int count) {
-  DLTensor views[kMaxTensors];
-  AnyView args[kMaxTensors];
+// What PyTorch says of the tensors; false where it says nothing.
+bool ViewsOf(const py::Api& api, py::Object* const* tensors, int count, DLTensor* views) {
   for (int i = 0; i < count; ++i) {
     if (torch.dlpack->dltensor_from_py_object_no_sync(tensors[i], &views[i]) != 0) {
       api.ErrClear();
       return false;
     }
-    args[i] = AnyView(&views[i]);
   }
+  return true;
+}
+
+// Whether the kernel took the tensors; without it nothing has run. Why not, the launcher says where it is asked with
+// errors.
+bool Ran(const py::Api& api, const TensorCall& call, const DLTensor* views, int count) {
+  AnyView args[kMaxTensors];
+  for (int i = 0; i < count; ++i) args[i] = AnyView(const_cast<DLTensor*>(&views[i]));
   Queue queue;
   const bool cuda = views[0].device.device_type == kDLCUDA;
   if (cuda && !QueueOf(views[0].device, &queue)) {
@@ -133,11 +171,12 @@ py::Object* Into(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   const auto& call = *static_cast<TensorCall*>(api.CapsuleGetPointer(self, kName));
   const int count = static_cast<int>(given);
+  DLTensor views[kMaxTensors];
   bool ok = count >= 1 && count <= kMaxTensors;
   for (int i = 0; ok && i < count; ++i) ok = Plain(api, args[i]);
-  ok = ok && !Differentiated(api, args, count);
-  for (int i = 0; ok && i < count; ++i) ok = !Negated(api, args[i]);
-  py::Object* out = ok && Ran(api, call, args, count) ? api.yes : api.no;
+  ok = ok && !Differentiated(api, args, count) && ViewsOf(api, args, count, views);
+  for (int i = 0; ok && i < count; ++i) ok = !asked.Negated(api, args[i], views[i].data);
+  py::Object* out = ok && Ran(api, call, views, count) ? api.yes : api.no;
   api.IncRef(out);
   return out;
 }
@@ -155,7 +194,8 @@ py::Object* Result(const py::Api& api, const TensorCall& call, py::Object* const
   }
   py::Object* tensors[4] = {args[0], args[1], args[2], nullptr};
   tensors[inputs] = out;
-  if (Ran(api, call, tensors, inputs + 1)) return out;
+  DLTensor views[4];
+  if (ViewsOf(api, tensors, inputs + 1, views) && Ran(api, call, views, inputs + 1)) return out;
   api.DecRef(out);
   return nullptr;
 }
