@@ -282,7 +282,7 @@ def efforts(document: Document) -> str:
     return table(["ended by", "trials", "at most", "behind the best recorded", "at most"], lines, 1)
 
 
-@of_file("calls.json", "python benchmarks/call_overhead.py")
+@of_file("calls.json", "python benchmarks/call_overhead.py [--device cpu]")
 def calls(document: Document) -> str:
     """What call_overhead.py wrote: a table for each problem."""
     about, parts = document["environment"], []
