@@ -9,6 +9,9 @@ Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight ker
 of each, and ``torch.matmul`` with ``out=``. They take turns, in an order drawn anew for every round, in blocks of calls
 that are queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last
 call's return.
+
+On a CPU also one row through a layer of a model's size: ``layer`` packs its weight at each call, ``layer_packed`` keeps
+it (``prepack=True``), and ``torch.layer`` is PyTorch's product. There the weight counts, not the host.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from timeit import Timer
 from typing import Any
 
 import tirgemm.torch as tirgemm_torch
-from tirgemm.artifact import Signer, Trust, load
+from tirgemm.artifact import Kernel, Signer, Trust, load
 from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Range
 from tirgemm.rounds import FixedRounds, alternate
 from tirgemm.timings import Timings
+from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import SetMember, Workbench
 
@@ -50,6 +54,9 @@ WAYS = {
 }
 BLOCK = 500
 BLOCKS = 60
+LAYERS = {"cpu": "1x4096x4096:f32:nt"}
+LAYER_WAYS = {"layer": "layer(x)", "layer_packed": "packed(x)", "torch.layer": "F.linear(x, weight)"}
+LAYER_BLOCK = 2
 
 
 def main() -> int:
@@ -61,13 +68,16 @@ def main() -> int:
     import torch
 
     device, signer = detect_device(options.device), Signer.generate()
-    gemm = Gemm.parse(GEMMS[device.kind])
-    config = family_named(FAMILIES[device.kind]).default(gemm, device, "isolated")
+    gemm, layer_gemms = (
+        Gemm.parse(GEMMS[device.kind]),
+        [Gemm.parse(LAYERS[kind]) for kind in LAYERS if kind == device.kind],
+    )
     with Workbench(device, MemoryStore(), signer, processes=1) as bench:
-        binary = bench.build(gemm, config).result()
-        package = bench.package(gemm, config, binary)
+        built = [build(bench, each) for each in (gemm, *layer_gemms)]
         whole = kernel_set(bench, gemm)
-    kernel, in_set = (load(data, trust=Trust.of(signer.public)) for data in (package, whole))
+    kernel, *layers, in_set = (
+        load(data, trust=Trust.of(signer.public)) for data in (*(package for _, package in built), whole)
+    )
     torch.set_grad_enabled(False)
     dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
     a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
@@ -89,11 +99,14 @@ def main() -> int:
         "out": torch.empty(gemm.m_max, gemm.n, dtype=dtype, device=place),
     }
     synchronise = torch.cuda.synchronize if device.kind == "cuda" else _nothing
-    blocks = {way: partial(block_of, Timer(call, globals=names), synchronise) for way, call in WAYS.items()}
-    samples = alternate(blocks, FixedRounds(BLOCKS + 1))
     about = environment(device, Path(__file__).parents[1], options.commit)
-    origin = measured_at(about, binary.source_sha256)
-    rows: list[dict[str, Any]] = [row(name, us[1:]) | origin for name, us in samples.items()]
+    groups = [(gemm, WAYS, names, BLOCK), *((each.gemm, LAYER_WAYS, layer_names(each), LAYER_BLOCK) for each in layers)]
+    rows: list[dict[str, Any]] = []
+    for (problem, ways, scope, calls), (binary, _) in zip(groups, built, strict=True):
+        blocks = {way: partial(block_of, Timer(call, globals=scope), synchronise, calls) for way, call in ways.items()}
+        shared = {"gemm": str(problem), "calls_a_block": calls} | measured_at(about, binary.source_sha256)
+        samples = alternate(blocks, FixedRounds(BLOCKS + 1))
+        rows += [row(way, ways[way], us[1:]) | shared for way, us in samples.items()]
     document = {
         "format": 1,
         "suite": "calls",
@@ -101,13 +114,32 @@ def main() -> int:
         "environment": about,
         "gemm": str(gemm),
         "calls_a_block": BLOCK,
-        "config": config.to_json(),
+        "config": kernel.config.to_json(),
         "rows": rows,
     }
     options.out.write_text(dump(document))
     for entry in rows:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")
     return 0
+
+
+def build(bench: Workbench, gemm: Gemm) -> tuple[Binary, bytes]:
+    """The default kernel of a problem, and its package."""
+    config = family_named(FAMILIES[bench.device.kind]).default(gemm, bench.device, "isolated")
+    binary = bench.build(gemm, config).result()
+    return binary, bench.package(gemm, config, binary)
+
+
+def layer_names(kernel: Kernel) -> dict[str, Any]:
+    """What LAYER_WAYS call: a layer that packs its weight for each call, one that keeps it, and PyTorch's product."""
+    import torch
+
+    gemm, dtype = kernel.gemm, getattr(torch, DTYPE_NAMES[kernel.gemm.dtype])
+    plain = torch.nn.Linear(gemm.k, gemm.n, bias=False, dtype=dtype)
+    tirgemm_torch.register(kernel)
+    layer, packed = (tirgemm_torch.Linear.of(plain, prepack=prepack) for prepack in (False, True))
+    x = torch.randn(gemm.m_max, gemm.k, dtype=dtype)
+    return {"layer": layer, "packed": packed, "F": torch.nn.functional, "x": x, "weight": plain.weight}
 
 
 def kernel_set(bench: Workbench, gemm: Gemm) -> bytes:
@@ -126,16 +158,16 @@ def _nothing() -> None:
     """A CPU's calls have ended when they return."""
 
 
-def block_of(timer: Timer, synchronise: Callable[[], None]) -> list[float]:
-    """Microseconds a call of one block of calls."""
+def block_of(timer: Timer, synchronise: Callable[[], None], calls: int) -> list[float]:
+    """Microseconds a call of one block of so many calls."""
     synchronise()
-    return [round(1e6 * timer.timeit(BLOCK) / BLOCK, 4)]
+    return [round(1e6 * timer.timeit(calls) / calls, 4)]
 
 
-def row(name: str, us: list[float]) -> dict[str, Any]:
+def row(name: str, call: str, us: list[float]) -> dict[str, Any]:
     return {
         "way": name,
-        "call": WAYS[name],
+        "call": call,
         "samples_us": us,
         "median_us": statistics.median(us),
         "min_us": min(us),

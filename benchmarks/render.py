@@ -3,9 +3,9 @@
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
 has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
 service_speed/document.py, many_devices/document.py, timeline/tables.py or
-verification/service/proofs_file.py over a device's folder, ``DEVICE/FILE`` (``calls``, ``square.sustained``) a results
-file. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured;
-``ladder/``, ``tensorcore/`` and ``counters/`` are those of their modules. What was not measured yet says so.
+verification/service/proofs_file.py over a device's folder, ``DEVICE/FILE`` (``square.sustained``) a results file.
+``banks/TABLE`` is one of bank_tables.py, which is computed and not measured; ``ladder/``, ``tensorcore/`` and
+``counters/`` are those of their modules. What was not measured yet says so.
 
 usage: render.py [--check] [FILE...]     default: README.md and all of docs; --check only says what would change
 """
@@ -26,9 +26,9 @@ from benchmarks.models import document as models
 from benchmarks.pictures.ladder_picture import ladder_picture
 from benchmarks.pictures.speed_picture import speed_picture
 from benchmarks.service_speed import document as service_speed
-from benchmarks.tables import documents, not_yet, table
+from benchmarks.tables import documents, not_yet
 from benchmarks.timeline import tables as timeline_tables
-from tirgemm.bench.results import Document, load
+from tirgemm.bench.results import load
 from tirgemm.gemm import REGIMES
 from verification.service import proofs_file
 
@@ -115,18 +115,7 @@ def _table(name: str, results: Path, suites: Path) -> str:
         raise MarkerError(f"marker {name} names no suite of {suites}")
     else:
         shown = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
-    parts = [_calls(one) if one["suite"] == "calls" else suite_tables.of_suite(one, suites) for one in shown]
-    return "\n\n".join(parts) or not_yet(f"tirgemm bench {name}")
-
-
-def _calls(document: Document) -> str:
-    """What call_overhead.py wrote."""
-    about = document["environment"]
-    rows = [
-        [row["way"], f"`{row['call']}`", f"{row['median_us']:.2f}", f"{row['min_us']:.2f}"] for row in document["rows"]
-    ]
-    head = f"one call of `{document['gemm']}` from Python on {about['device']}, torch {about['torch']}"
-    return f"{head}\n\n{table(['way', 'call', 'us, median', 'us, least'], rows, 2)}"
+    return "\n\n".join(suite_tables.of_suite(one, suites) for one in shown) or not_yet(f"tirgemm bench {name}")
 
 
 if __name__ == "__main__":

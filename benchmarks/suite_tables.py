@@ -282,8 +282,81 @@ def efforts(document: Document) -> str:
     return table(["ended by", "trials", "at most", "behind the best recorded", "at most"], lines, 1)
 
 
+@of_file("calls.json", "python benchmarks/call_overhead.py [--device cpu]")
+def calls(document: Document) -> str:
+    """What call_overhead.py wrote: a table for each problem."""
+    about, parts = document["environment"], []
+    for gemm in dict.fromkeys(row.get("gemm", document["gemm"]) for row in document["rows"]):
+        rows = [row for row in document["rows"] if row.get("gemm", document["gemm"]) == gemm]
+        figures = [[row["way"], f"`{row['call']}`", *(f"{row[name]:.2f}" for name in _US)] for row in rows]
+        head = f"one call of `{gemm}` from Python on {about['device']}, torch {about['torch']}"
+        parts.append(f"{head}\n\n{table(['way', 'call', 'us, median', 'us, least'], figures, 2)}")
+    return "\n\n".join(parts)
+
+
+def sets(folder: Path, suites: Path) -> str:
+    """Kernel sets beside the kernel that is tuned for the very m, and the first baselines, by n and k."""
+    names, parts = ("tuned", *BASELINES[:2]), []
+    for regime in REGIMES:
+        for document in documents(folder.parent, f"rows.{regime}", folder.name):
+            groups: dict[str, list[Row]] = {}
+            for row in document["rows"]:
+                groups.setdefault(_sides(row), []).append(row)
+            lines = [
+                [name, str(len(rows)), *_means_beside(rows, names), _worst_m(rows, names[0])]
+                for name, rows in [*groups.items(), ("**all**", document["rows"])]
+            ]
+            head = ["n x k", "values of m", "× tuned for that m", *(f"× {name}" for name in names[1:]), "least at m"]
+            parts.append(f"{place(document)}; geometric mean (least)\n\n{table(head, lines, 1)}")
+    return "\n\n".join(parts) or not_yet("python benchmarks/kernel_sets/race.py")
+
+
+def invariant(folder: Path, suites: Path) -> str:
+    """Invariant kernels beside ours without that restriction, and the baselines, by the suite that shapes are from."""
+    names, parts = ("unrestricted", "torch.matmul", "cublaslt_unsplit", "triton_invariant"), []
+    for regime in REGIMES:
+        for document in documents(folder.parent, f"invariant.{regime}", folder.name):
+            rows = document["rows"]
+            of = {name: set(map(str, Suite.read(suites / f"{name}.json").gemms)) for name in ("llama", "deepgemm")}
+            lines = [
+                [f"{name}; {len(these)}", variant, *_means_beside(these, names)]
+                for variant in dict.fromkeys(row["variant"] for row in rows)
+                for name in (*of, "**all**")
+                if (these := [r for r in rows if r["variant"] == variant and _free(r) in of.get(name, {_free(r)})])
+            ]
+            head = ["shapes", "variant", *(f"× {name}" for name in names)]
+            parts.append(f"{place(document)}; geometric mean (least)\n\n{table(head, lines, 2)}")
+    return "\n\n".join(parts) or not_yet("tirgemm bench invariant")
+
+
+def _sides(row: Row) -> str:
+    """A row's n and k."""
+    gemm = Gemm.parse(row["gemm"])
+    return f"{gemm.n} x {gemm.k}"
+
+
+def _free(row: Row) -> str:
+    """The problem of a row without ``invariant``."""
+    return str(Gemm.parse(row["gemm"]).with_(invariant=False))
+
+
+def _means_beside(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Mean and least of the ratios to each baseline."""
+    return [geomean([row["baselines"].get(name, {}).get("ratio") for row in rows]) for name in names]
+
+
+def _worst_m(rows: Sequence[Row], name: str) -> str:
+    """The m of the least ratio to a baseline."""
+    ratios = {row["gemm"]: row["baselines"][name]["ratio"] for row in rows if name in row["baselines"]}
+    return str(Gemm.parse(min(ratios, key=ratios.__getitem__)).m_max) if ratios else ""
+
+
+_US = ("median_us", "min_us")
 _NOT_YET = not_yet("tirgemm bench square deepgemm llama skinny odd")
 TABLES: dict[str, Callable[[Path, Path], str]] = {
     each.__name__: each
-    for each in (summary, shapes, bandwidth, knobs, knob_worth, proposals, zero_shot, efforts, held_out, versions)
+    for each in (
+        *(summary, shapes, bandwidth, knobs, knob_worth, proposals),
+        *(zero_shot, efforts, held_out, versions, calls, sets, invariant),
+    )
 }

@@ -111,6 +111,21 @@ def test_what_the_kernel_does_not_take_is_left(served: Kernel, x: Any, weight: A
     assert new(served, (3, N), empty=lambda *_: 1 / 0)(x, weight, None) is None
 
 
+def test_a_tensor_that_becomes_negated_is_left_and_so_is_one_in_the_place_of_another(
+    served: Kernel, x: Any, weight: Any
+) -> None:
+    write, out = into(served), torch.zeros(3, N)
+    for _ in range(3):
+        assert write(x, weight, out)
+    x.data = torch._neg_view(torch.ones(3, K))
+    assert write(x, weight, out) is False
+    taken = []
+    for turn in range(600):
+        each = torch.ones(3, K)  # where the last one was
+        taken.append(write(torch._neg_view(each) if turn % 3 == 0 else each, weight, out))
+    assert taken == [turn % 3 != 0 for turn in range(600)]
+
+
 def test_what_pytorch_wants_to_see_is_left_to_it(served: Kernel, x: Any, weight: Any) -> None:
     from torch.autograd import forward_ad
     from torch.utils.flop_counter import FlopCounterMode

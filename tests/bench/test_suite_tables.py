@@ -14,7 +14,7 @@ import pytest
 from benchmarks import suite_tables
 from tests.bench.test_results import COMMIT, check, faults, plant, render
 from tirgemm import Config, Device, Gemm
-from tirgemm.bench.results import MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
+from tirgemm.bench.results import FORMAT, MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
 from tirgemm.bench.suites import suite_named
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.records import Candidate, SampleSet, Status
@@ -300,3 +300,58 @@ def test_a_held_out_suite_is_complete_or_its_file_is_wrong(tmp_path: Path) -> No
     assert [s for s in faults(path) if "no row" in s] == [f"{gemms[0]} has no row in variant quick"]
     file.put(unmeasured_row(gemms[0], None, "quick", "skipped", "no time"))
     assert not [sentence for sentence in faults(path) if "no row" in sentence or "not in suite" in sentence]
+
+
+def ratio_row(text: str, variant: str, **ratios: float) -> dict[str, Any]:
+    return {"gemm": text, "variant": variant, "baselines": {name: {"ratio": ratio} for name, ratio in ratios.items()}}
+
+
+def written(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    about = environment(GPU, None, COMMIT)
+    document = {"format": FORMAT, "suite": name, "regime": "sustained", "environment": about, "rows": rows}
+    (folder / f"{name}.sustained.json").write_text(json.dumps(document))
+
+
+def test_kernel_sets_are_shown_by_n_and_k_with_the_m_where_they_lose_most(folder: Path) -> None:
+    assert suite_tables.sets(folder, folder.parents[1]) == "Not measured yet: `python benchmarks/kernel_sets/race.py`."
+    rows = [
+        ratio_row("1x96x64:f16:nt", "set", tuned=0.9, cublaslt_best=1.2),
+        ratio_row("5x96x64:f16:nt", "set", tuned=1.0, cublaslt_best=1.2),
+        ratio_row("8x32x64:f16:nt", "set", tuned=0.96),
+    ]
+    written(folder, "rows", rows)
+    table = suite_tables.sets(folder, folder.parents[1])
+    assert cells(table, "96 x 64") == ["2", "0.949 (0.900)", "", "1.200 (1.200)", "1"]
+    assert cells(table, "32 x 64") == ["1", "0.960 (0.960)", "", "", "8"]
+    assert cells(table, "**all**")[:2] == ["3", "0.952 (0.900)"]
+
+
+def test_invariant_kernels_are_summed_up_by_the_suite_of_their_shapes(folder: Path) -> None:
+    assert "Not measured yet" in suite_tables.invariant(folder, folder.parents[1])
+    rows = [
+        ratio_row(f"{SUITES['llama'][0]}:invariant", "tuned", unrestricted=0.8),
+        ratio_row(f"{SUITES['deepgemm'][0]}:invariant", "tuned", unrestricted=1.0, triton_invariant=2.0),
+        ratio_row(f"{SUITES['deepgemm'][1]}:invariant", "tuned", unrestricted=0.9, triton_invariant=2.0),
+        ratio_row(f"{SUITES['llama'][0]}:invariant", "default", unrestricted=0.7),
+    ]
+    written(folder, "invariant", rows)
+    lines = suite_tables.invariant(folder, folder.parents[1]).splitlines()
+    assert [line for line in lines if "; " in line][1:] == [
+        "| llama; 1 | tuned | 0.800 (0.800) |  |  |  |",
+        "| deepgemm; 2 | tuned | 0.949 (0.900) |  |  | 2.000 (2.000) |",
+        "| **all**; 3 | tuned | 0.896 (0.800) |  |  | 2.000 (2.000; 2 of 3) |",
+        "| llama; 1 | default | 0.700 (0.700) |  |  |  |",
+        "| **all**; 1 | default | 0.700 (0.700) |  |  |  |",
+    ]
+
+
+def test_calls_of_a_second_problem_have_a_table_of_their_own(tmp_path: Path) -> None:
+    row = {"way": "raw", "call": "raw(a, b, out)", "median_us": 1.25, "min_us": 1.0}
+    rows = [row, row | {"way": "layer", "gemm": "1x64x64:f32:nt"}]
+    about = {"device": "a CPU", "torch": "2.13"}
+    document = {"gemm": "1x16x16:f32:nt", "environment": about, "rows": rows}
+    (tmp_path / "calls.json").write_text(json.dumps(document))
+    first, second = suite_tables.calls(tmp_path, tmp_path).split("\n\none call of")
+    assert first.startswith("one call of `1x16x16:f32:nt` from Python on a CPU, torch 2.13")
+    assert cells(first, "raw") == ["`raw(a, b, out)`", "1.25", "1.00"]
+    assert cells(second, "layer") == ["`raw(a, b, out)`", "1.25", "1.00"]

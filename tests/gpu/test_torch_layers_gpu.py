@@ -241,6 +241,36 @@ def test_an_invariant_layer_gives_a_row_the_same_bits_in_every_batch(register: A
     assert by_pytorch == []
 
 
+def test_the_logits_of_a_prompt_have_the_same_bits_alone_and_within_batches(
+    register: Any, by_pytorch: list[Any]
+) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from tests.torch.small_decoder import HIDDEN, small_decoder
+    from tirgemm.torch import accelerate
+
+    decoder, rows = small_decoder(40, "cuda", torch.float16), [5, Range(1, 64)]
+    for m in ("5", "1..64"):
+        for problem in (f"{3 * HIDDEN}x{HIDDEN}:f16:nt:bias", f"{HIDDEN}x{HIDDEN}:f16:nt", f"40x{HIDDEN}:f16:nt"):
+            register(invariant_kernel(f"{m}x{problem}:invariant"))
+    for module in (decoder.layers, decoder.head):
+        report = accelerate(module, rows=rows, policy="tuned", invariant=True)
+        assert all(linear.replaced for linear in report.linears), str(report)
+        assert all(gemm.invariant for gemm in report.gemms)
+    x = decoder.prompts(5, count=12)
+    # One block a head and a prompt, whatever the batch; what else attention may run on promises no such thing.
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        logits = decoder(x)
+        assert logits.shape == (12, 1, 40)
+        assert logits.isfinite().all()
+        for number in range(12):
+            assert torch.equal(decoder(x[number : number + 1])[0], logits[number])
+        assert torch.equal(decoder(x[3:7]), logits[3:7])
+        order = torch.randperm(12, device="cuda")
+        assert torch.equal(decoder(x[order]), logits[order])
+    assert by_pytorch == []
+
+
 def test_a_model_is_accelerated_and_undone(register: Any, by_pytorch: list[Any]) -> None:
     from tirgemm.torch import accelerate
 

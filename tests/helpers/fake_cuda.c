@@ -135,8 +135,9 @@ static CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ra
   if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
   if ((uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
   static int maps;
+  int number = __atomic_add_fetch(&maps, 1, __ATOMIC_RELAXED);
   memset(map, 0, sizeof *map);
-  map->opaque[0] = ++maps;
+  map->opaque[0] = number;
   at += sprintf(text + at, "\"dims\": [");
   for (unsigned i = 0; i < rank; ++i) at += sprintf(text + at, "%s%llu", i ? ", " : "", (unsigned long long)dims[i]);
   at += sprintf(text + at, "], \"strides\": [");
@@ -145,7 +146,7 @@ static CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ra
   for (unsigned i = 0; i < rank; ++i) at += sprintf(text + at, "%s%u", i ? ", " : "", box[i]);
   at += sprintf(text + at, "], \"element_strides\": [");
   for (unsigned i = 0; i < rank; ++i) at += sprintf(text + at, "%s%u", i ? ", " : "", elements[i]);
-  record("{\"call\": \"cuTensorMapEncodeTiled\", \"map\": %d, \"type\": %d, \"address\": %llu, %s], \"modes\": [%d, %d, %d, %d]}", maps, type, (unsigned long long)(uintptr_t)address, text, interleave, swizzle, l2, oob);
+  record("{\"call\": \"cuTensorMapEncodeTiled\", \"map\": %d, \"type\": %d, \"address\": %llu, %s], \"modes\": [%d, %d, %d, %d]}", number, type, (unsigned long long)(uintptr_t)address, text, interleave, swizzle, l2, oob);
   return CUDA_SUCCESS;
 }
 static CUresult launch(const CUlaunchConfig* config, CUfunction handle, void** params, void** extra) {

@@ -24,18 +24,22 @@ SOURCE = Path(__file__).with_name("fake_cuda.c")
 ROOT = Path(__file__).parent.parent.parent
 
 
+def compile_driver(folder: Path) -> None:
+    """The fake driver as ``libcuda.so.1`` in ``folder``."""
+    import nvidia
+    from tvm_ffi import libinfo
+
+    cuda = Path(next(iter(nvidia.__path__)), "cu13", "include")
+    includes = [f"-I{path}" for path in (cuda, libinfo.find_include_path(), libinfo.find_dlpack_include_path())]
+    command = ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    subprocess.run([*command, *includes, str(SOURCE), "-o", str(folder / "libcuda.so.1")], check=True)
+
+
 class FakeCuda:
     """The process, from the outside."""
 
     def __init__(self, folder: Path) -> None:
-        import nvidia
-        from tvm_ffi import libinfo
-
-        cuda = Path(next(iter(nvidia.__path__)), "cu13", "include")
-        library = folder / "libcuda.so.1"
-        includes = [f"-I{path}" for path in (cuda, libinfo.find_include_path(), libinfo.find_dlpack_include_path())]
-        command = ["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
-        subprocess.run([*command, *includes, str(SOURCE), "-o", str(library)], check=True)
+        compile_driver(folder)
         environment = os.environ | {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.fake_cuda", str(folder)],

@@ -17,6 +17,7 @@ from tirgemm.gemm import Gemm
 from verification.service.processes import Serve
 
 GEMM = "37x29x41:f16:nt:alpha:bias:act=relu"
+RANGE = "1..3x48x16:f32:nn"
 
 
 @pytest.mark.slow
@@ -56,6 +57,27 @@ def test_a_posted_shape_comes_back_tuned_verified_signed_and_right(tmp_path: Pat
         served = kernel(a, b, bias=bias, alpha=1.5)
         assert served.dtype == np.float16
         np.testing.assert_allclose(served.astype(np.float64), wanted, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_a_posted_range_of_m_is_answered_with_a_kernel_set(tmp_path: Path) -> None:
+    with Serve(tmp_path / "data") as server, Client(server.url, cache_dir=tmp_path / "cache") as client:
+        answer = client.submit(RANGE, effort="quick", budget={"trials": 1, "seconds": 300}, seed=5)
+        kinds = [event.kind for event in client.events(answer.job_id)]
+        assert kinds[-1] == "done"
+        document = client.job(answer.job_id)["kernel"]
+        assert (document["gemm"], document["role"], document["verified"]) == (RANGE, "tuned", True)
+        assert client.submit(RANGE, effort="quick", budget={"trials": 1}).kernel == document
+        package, key = client.package(document, Gemm.parse(RANGE)), str(client.meta()["signer"])
+    kernel = load(package, trust=Trust.of(key))
+    parts = [member.gemm.m for member in kernel.manifest.kernels]
+    assert [member["m"] for member in document["members"]] == (list(map(str, parts)) if len(parts) > 1 else [])
+    assert (kernel.gemm.m_min, kernel.gemm.m_max) == (1, 3)
+    rng = np.random.default_rng(3)
+    b = rng.integers(-3, 4, (16, 48)).astype(np.float32)
+    for m in (1, 2, 3):
+        a = rng.integers(-3, 4, (m, 16)).astype(np.float32)
+        np.testing.assert_array_equal(kernel(a, b), a @ b)
 
 
 def check_trace(spans: list[SentSpan], *parents: int) -> None:

@@ -41,7 +41,7 @@ class Kernel(Closing):
         self.functions = functions
         self._data = package.data
         # Set at the first call with tensors of PyTorch.
-        self._plain: frozenset[type] = frozenset()
+        self._has_met_torch = False
         self._into: Callable[..., bool] | None = None
         self._shape, self._strides = self.gemm.shape("d"), self.gemm.strides("d")
         # Where a call's m is read: the axis of a, counted from the end.
@@ -115,15 +115,8 @@ class Kernel(Closing):
         Raises CallError and CallTypeError, which name the argument, what it is and what it must be. On a GPU the result
         is queued on the library's current stream.
         """
-        plain = self._plain
-        if (
-            type(a) in plain
-            and type(b) in plain
-            and type(out) in plain
-            and c is bias is alpha is beta is None
-            and self._into is not None
-            and self._into(a, b, out)
-        ):
+        into = self._into
+        if into is not None and c is None and bias is None and alpha is None and beta is None and into(a, b, out):
             return out
         gemm = self.gemm
         library = arrays.library_of(a)
@@ -143,8 +136,8 @@ class Kernel(Closing):
             raise
         except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a sparse or a meta tensor, say
             raise CallTypeError(f"an argument cannot be passed by DLPack: {error}") from error
-        if not plain and library.name == "PyTorch":
-            self._plain, self._into = tensor_calls.plain_tensors(), tensor_calls.call_into(self.functions)
+        if not self._has_met_torch and library.name == "PyTorch":
+            self._into, self._has_met_torch = tensor_calls.call_into(self.functions), True
         return out
 
     def _take(self, library: arrays.Arrays, name: str, array: Any, writes: bool) -> Any:

@@ -15,7 +15,9 @@ from typing import Any
 from tirgemm.artifact import native
 from tirgemm.artifact.native import LoadedFunctions
 
-# Where a class of tensors has PyTorch's C functions, and what the capsule around them is called (DLPack 1.2).
+# Where a class of tensors has PyTorch's C functions, and what the capsule around them is called. Not one of
+# torch/private_interfaces.py: it is DLPack's (1.2), published by frameworks for others, and kernels take PyTorch's
+# tensors without tirgemm.torch. tvm_ffi adds it to versions of PyTorch that lack it.
 _EXCHANGE, _CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_api"
 
 
@@ -35,13 +37,13 @@ def _library() -> ctypes.PyDLL | None:
     library.tirgemm_keep.argtypes = [ctypes.c_int64, *(anything,) * 6]
     library.tirgemm_forget.argtypes = [ctypes.c_void_p]
     library.tirgemm_kept_call.restype = anything
-    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 4]
+    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 5]
     library.tirgemm_set_mode_checks.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
     library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
     library.tirgemm_call_into.argtypes = [ctypes.c_void_p]
     library.tirgemm_call_new.argtypes = [ctypes.c_void_p, ctypes.c_int, *(anything,) * 4]
-    asked = torch.Tensor, torch.Tensor.is_neg, torch.is_grad_enabled, sys.intern("requires_grad")
-    library.tirgemm_set_torch(pointer(capsule, _CAPSULE), *asked)
+    classes, asked = (torch.Tensor, torch.nn.Parameter), (torch.Tensor.is_neg, torch.is_grad_enabled)
+    library.tirgemm_set_torch(pointer(capsule, _CAPSULE), *classes, *asked, sys.intern("requires_grad"))
     return library
 
 
@@ -55,8 +57,8 @@ def plain_tensors() -> frozenset[type]:
 def call_into(functions: LoadedFunctions) -> Callable[..., bool] | None:
     """A function of the kernel's tensors, the output last, that says whether the kernel took them.
 
-    It takes none that are lazily negated, or whose gradients are recorded. They must be ``plain_tensors``.
-    None where PyTorch offers no exchange functions.
+    It takes ``plain_tensors`` alone, none that are lazily negated, or whose gradients are recorded. None where PyTorch
+    offers no exchange functions.
     """
     library = _library()
     if library is None:

@@ -1,7 +1,8 @@
 """Wrappers of PyTorch's private functions, with what is called instead where the installed PyTorch lacks one.
 
 That is the public function of the same meaning, if there is one; it is slower. No other module calls private functions
-of PyTorch. These were tested with PyTorch 2.13.
+of PyTorch. They were tried with PyTorch 2.13 on CPUs and 2.11 on an H200. ``__dlpack_c_exchange_api__``, which
+``artifact/tensor_calls.py`` reads, is none: it is DLPack's, for whoever takes tensors.
 """
 
 from __future__ import annotations

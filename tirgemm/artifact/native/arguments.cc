@@ -40,15 +40,23 @@ int64_t StrideOf(const DLTensor& tensor, int axis) {
   return stride;
 }
 
-bool Fits(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
-  bool ok = OnDevice(plan, tensor.device) && tensor.device.device_id == device.device_id && tensor.ndim == spec.ndim &&
-            tensor.dtype.code == spec.dtype.code && tensor.dtype.bits == spec.dtype.bits && tensor.dtype.lanes == 1 &&
-            (Address(tensor) & (spec.align - 1)) == 0 && tensor.data != nullptr;
-  for (int axis = 0; ok && axis < spec.ndim; ++axis) {
-    const int64_t size = spec.shape[axis].At(m);
-    ok = tensor.shape[axis] == size && (size == 1 || StrideOf(tensor, axis) == spec.strides[axis].At(m));
+// The bytes from a tensor's first element to behind its last; 0 where it is not what the plan wants.
+inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
+  if (!(OnDevice(plan, tensor.device) && tensor.device.device_id == device.device_id && tensor.ndim == spec.ndim &&
+        tensor.dtype.code == spec.dtype.code && tensor.dtype.bits == spec.dtype.bits && tensor.dtype.lanes == 1 &&
+        (Address(tensor) & (spec.align - 1)) == 0 && tensor.data != nullptr)) {
+    return 0;
   }
-  return ok;
+  int64_t last = 0;
+  for (int axis = 0; axis < spec.ndim; ++axis) {
+    const int64_t size = spec.shape[axis].At(m);
+    if (tensor.shape[axis] != size) return 0;
+    if (size == 1) continue;
+    const int64_t stride = spec.strides[axis].At(m);
+    if (StrideOf(tensor, axis) != stride) return 0;
+    last += (size - 1) * stride;
+  }
+  return static_cast<uint64_t>((last + 1) * spec.element_bytes);
 }
 
 [[noreturn]] __attribute__((noinline, cold)) void Explain(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
@@ -80,16 +88,6 @@ bool Fits(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDe
   __builtin_unreachable();
 }
 
-struct Extent {
-  uint64_t begin, end;
-};
-
-Extent ExtentOf(const TensorSpec& spec, uint64_t address, int64_t m) {
-  int64_t last = 0;
-  for (int axis = 0; axis < spec.ndim; ++axis) last += (spec.shape[axis].At(m) - 1) * spec.strides[axis].At(m);
-  return {address, address + static_cast<uint64_t>((last + 1) * spec.element_bytes)};
-}
-
 // Whether two operands whose extents overlap still share no element: columns of one wider matrix, side by side.
 bool SideBySide(const TensorSpec& left, uint64_t left_address, const TensorSpec& right, uint64_t right_address, int64_t m) {
   if (left.ndim < 2 || right.ndim < 2) return false;
@@ -108,14 +106,15 @@ bool SideBySide(const TensorSpec& left, uint64_t left_address, const TensorSpec&
   return offset >= left_width && offset + right_width <= row;
 }
 
-void CheckOverlap(const Plan& plan, const Call& call) {
-  for (int out = 0; out < plan.tensor_count(); ++out) {
-    if (!plan.tensors[out].output) continue;
-    const Extent written = ExtentOf(plan.tensors[out], call.address[out], call.m);
-    for (int other = 0; other < plan.tensor_count(); ++other) {
+inline void CheckOverlap(const Plan& plan, const Call& call, const uint64_t* bytes) {
+  const int count = plan.tensor_count();
+  const TensorSpec* specs = plan.tensors.data();
+  for (int out = 0; out < count; ++out) {
+    if (!specs[out].output) continue;
+    const uint64_t begin = call.address[out], end = begin + bytes[out];
+    for (int other = 0; other < count; ++other) {
       if (other == out) continue;
-      const Extent read = ExtentOf(plan.tensors[other], call.address[other], call.m);
-      if (__builtin_expect(read.end <= written.begin || written.end <= read.begin, 1)) continue;
+      if (__builtin_expect(call.address[other] + bytes[other] <= begin || end <= call.address[other], 1)) continue;
       if (SideBySide(plan.tensors[other], call.address[other], plan.tensors[out], call.address[out], call.m)) continue;
       TIRGEMM_FAIL(kCall) << plan.tensors[out].name << " overlaps " << plan.tensors[other].name << " in memory; give it memory of its own";
     }
@@ -184,7 +183,7 @@ uint64_t BindOne(const Plan& plan, int index, const AnyView& arg) {
   const TensorSpec& spec = plan.tensors[index];
   const DLTensor* tensor = AsTensor(arg);
   if (!tensor) TIRGEMM_FAIL(kCallType) << spec.name << " must be a tensor, not " << std::string(arg.GetTypeKey());
-  if (!Fits(plan, spec, *tensor, tensor->device, plan.m_low)) Explain(plan, spec, *tensor, tensor->device, plan.m_low);
+  if (!BytesIfFits(plan, spec, *tensor, tensor->device, plan.m_low)) Explain(plan, spec, *tensor, tensor->device, plan.m_low);
   return Address(*tensor);
 }
 
@@ -202,9 +201,10 @@ uint64_t BindPacked(const Plan& plan, const AnyView& arg) {
 }
 
 void Bind(const Plan& plan, PackedArgs args, Call* call) {
-  const int count = plan.tensor_count();
-  if (args.size() != count + plan.scalar_count()) ExplainCount(plan, args.size());
-  const DLTensor* tensors[kMaxTensors] = {};
+  const int count = plan.tensor_count(), scalars = plan.scalar_count();
+  if (args.size() != count + scalars) ExplainCount(plan, args.size());
+  const TensorSpec* specs = plan.tensors.data();
+  const DLTensor* tensors[kMaxTensors];
   for (int i = 0; i < count; ++i) {
     tensors[i] = AsTensor(args[i]);
     if (!tensors[i]) TIRGEMM_FAIL(kCallType) << plan.tensors[i].name << " must be a tensor, not " << std::string(args[i].GetTypeKey());
@@ -220,14 +220,14 @@ void Bind(const Plan& plan, PackedArgs args, Call* call) {
     }
   }
   call->device = tensors[0]->device;
+  uint64_t bytes[kMaxTensors];
   for (int i = 0; i < count; ++i) {
-    if (__builtin_expect(!Fits(plan, plan.tensors[i], *tensors[i], call->device, call->m), 0)) {
-      Explain(plan, plan.tensors[i], *tensors[i], call->device, call->m);
-    }
+    bytes[i] = BytesIfFits(plan, specs[i], *tensors[i], call->device, call->m);
+    if (__builtin_expect(bytes[i] == 0, 0)) Explain(plan, specs[i], *tensors[i], call->device, call->m);
     call->address[i] = Address(*tensors[i]);
   }
-  for (int i = 0; i < plan.scalar_count(); ++i) call->scalar[i] = ScalarOf(plan, i, args[count + i]);
-  CheckOverlap(plan, *call);
+  for (int i = 0; i < scalars; ++i) call->scalar[i] = ScalarOf(plan, i, args[count + i]);
+  CheckOverlap(plan, *call, bytes);
 }
 
 }  // namespace tirgemm

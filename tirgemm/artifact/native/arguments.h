@@ -7,7 +7,14 @@
 
 namespace tirgemm {
 
+// Where a framework wants a call's kernels and takes its memory from.
+struct Queue {
+  void* stream = nullptr;
+  DLPackManagedTensorAllocator allocator = nullptr;
+};
+
 struct Call {
+  const Queue* queue = nullptr;  // null: those that tvm_ffi knows of this thread
   int64_t m = 0;
   DLDevice device{};
   // Tensors first, then workspaces from kMaxTensors on, which the runner fills in.

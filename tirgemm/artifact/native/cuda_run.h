@@ -5,9 +5,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "cuda_driver.h"
+#include "cuda_frame.h"
 #include "plan.h"
 
 namespace tirgemm {
@@ -35,11 +37,13 @@ class CudaRunner {
     std::atomic<bool> ready{false};
     cu::Context context = nullptr;
     std::vector<cu::Function> functions;
+    // One for each kernel, of the thread that has set the flag.
+    std::vector<std::unique_ptr<LaunchFrame>> frames;
+    std::atomic_flag frames_are_used = ATOMIC_FLAG_INIT;
   };
 
   PerDevice& Prepare(int device);
   void Load(int device, PerDevice* state);
-  void Launch(const cu::Driver& api, const KernelSpec& kernel, cu::Function function, const Call& call, cu::Stream stream);
 
   const Plan& plan_;
   const std::string cubin_;

@@ -1,6 +1,5 @@
 #include "cuda_workspace.h"
 
-#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include "errors.h"
@@ -21,7 +20,7 @@ CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Str
     total += (sizes[i] + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
   if (total == 0) total = kWorkspaceAlign;
-  Allocate(total, {kDLCUDA, call->device.device_id});
+  Allocate(total, *call);
   uint64_t next = pointer_;
   for (int i = 0; i < count; ++i) {
     call->address[kMaxTensors + i] = next;
@@ -34,33 +33,34 @@ CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Str
   }
 }
 
-void CudaWorkspace::Allocate(int64_t nbytes, DLDevice device) {
+void CudaWorkspace::Allocate(int64_t nbytes, const Call& call) {
   std::string reason;
-  if (TVMFFIEnvGetDLPackManagedTensorAllocator() != nullptr) {
+  DLPackManagedTensorAllocator allocator = call.queue ? call.queue->allocator : nullptr;
+  if (!allocator) allocator = TVMFFIEnvGetDLPackManagedTensorAllocator();
+  if (allocator) {
     DLTensor prototype{};
-    prototype.device = device;
+    prototype.device = {kDLCUDA, call.device.device_id};
     prototype.ndim = 1;
     prototype.dtype = {kDLUInt, 8, 1};
     prototype.shape = &nbytes;
-    if (TVMFFIEnvTensorAlloc(&prototype, &tensor_) == 0) {
-      const DLTensor* tensor = TVMFFITensorGetDLTensorPtr(tensor_);
-      pointer_ = reinterpret_cast<uint64_t>(tensor->data) + tensor->byte_offset;
+    const auto set_reason = [](void* text, const char*, const char* message) { *static_cast<std::string*>(text) = message; };
+    if (allocator(&prototype, &tensor_, &reason, set_reason) == 0 && tensor_) {
+      pointer_ = reinterpret_cast<uint64_t>(tensor_->dl_tensor.data) + tensor_->dl_tensor.byte_offset;
       return;
     }
     tensor_ = nullptr;
-    reason = tvm::ffi::details::MoveFromSafeCallRaised().message();
   } else {
     const cu::Result result = driver_.MemAllocAsync(&pointer_, static_cast<size_t>(nbytes), stream_);
     if (result == 0) return;
     pointer_ = 0;
     reason = cu::Describe(result);
   }
-  TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace on cuda:" << device.device_id << ": " << reason;
+  TIRGEMM_FAIL(kLaunch) << "no " << nbytes << " bytes of workspace on cuda:" << call.device.device_id << ": " << reason;
 }
 
 void CudaWorkspace::Release() {
   if (tensor_) {
-    TVMFFIObjectDecRef(tensor_);
+    if (tensor_->deleter) tensor_->deleter(tensor_);
   } else if (pointer_) {
     driver_.MemFreeAsync(pointer_, stream_);
   }

@@ -20,7 +20,10 @@ class Dim {
   // Whether this is m itself, which is where m is read from at a call.
   bool is_m() const { return code_.size() == 1; }
   // The value at one m, with Python's rounding of // and %.
-  int64_t At(int64_t m) const { return code_.empty() ? value_ : Run(m); }
+  int64_t At(int64_t m) const {
+    if (__builtin_expect(code_.empty(), 1)) return value_;
+    return is_m() ? m : Run(m);
+  }
 
  private:
   enum class Op : uint8_t { kConstant, kM, kAdd, kSub, kMul, kFloorDiv, kCeilDiv, kMod, kMin, kMax };

@@ -59,20 +59,20 @@ LoadedKernel& KernelSet::Choose(tvm::ffi::PackedArgs args) {
   return *members_[index];
 }
 
-void KernelSet::operator()(tvm::ffi::PackedArgs args) {
+void KernelSet::operator()(tvm::ffi::PackedArgs args, const Queue* queue) {
   LoadedKernel& chosen = members_.size() == 1 ? *members_.front() : Choose(args);
-  chosen(args);
+  chosen(args, queue);
 }
 
-void KernelSet::CallRows(tvm::ffi::PackedArgs args) {
+void KernelSet::CallRows(tvm::ffi::PackedArgs args, const Queue* queue) {
   tvm::ffi::AnyView seen[kMaxTensors + kMaxScalars];
   const int count = args.size(), d = members_.front()->plan().tensor_count() - 1;
-  if (count <= d || count > kMaxTensors + kMaxScalars) return (*this)(args);  // which says what is missing
+  if (count <= d || count > kMaxTensors + kMaxScalars) return (*this)(args, queue);  // which says what is missing
   Rows rows[2];
   for (int i = 0; i < count; ++i) seen[i] = args[i];
   seen[0] = AsRows(args[0], &rows[0]);
   seen[d] = AsRows(args[d], &rows[1]);
-  (*this)(tvm::ffi::PackedArgs(seen, count));
+  (*this)(tvm::ffi::PackedArgs(seen, count), queue);
 }
 
 void KernelSet::CallPacked(tvm::ffi::PackedArgs args) {

@@ -22,10 +22,11 @@ class KernelSet {
   // without a gap. Throws kCorrupt where they do not.
   KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries);
 
-  void operator()(tvm::ffi::PackedArgs args);
+  // `queue`: of a GPU's tensors, where the caller knows it.
+  void operator()(tvm::ffi::PackedArgs args, const Queue* queue = nullptr);
 
   // As a call, with A and D of any rank, of which the dimensions before the last are taken as one.
-  void CallRows(tvm::ffi::PackedArgs args);
+  void CallRows(tvm::ffi::PackedArgs args, const Queue* queue = nullptr);
 
   // The index of the kernel that serves `m`; -1 where none does.
   int Member(int64_t m) const;

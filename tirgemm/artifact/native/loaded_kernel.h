@@ -24,8 +24,9 @@ class LoadedKernel {
     }
   }
 
-  void operator()(tvm::ffi::PackedArgs args) {
+  void operator()(tvm::ffi::PackedArgs args, const Queue* queue = nullptr) {
     Call call;
+    call.queue = queue;
     Bind(plan_, args, &call);
     if (cuda_) {
       cuda_->Run(&call);

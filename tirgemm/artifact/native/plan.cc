@@ -126,6 +126,9 @@ MapSpec ParseMap(const Object& object) {
   if (Dims(object, "strides", out.strides, kMaxMapRank - 1) != static_cast<int>(out.rank) - 1) TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs one stride fewer";
   if (Dims(object, "box", out.box, kMaxMapRank) != static_cast<int>(out.rank)) TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs a box of as many sides";
   Unsigneds(object, "element_strides", out.element_strides, static_cast<int>(out.rank));
+  for (const Dim& dim : out.dims) out.sized_by_m = out.sized_by_m || !dim.constant();
+  for (const Dim& dim : out.strides) out.sized_by_m = out.sized_by_m || !dim.constant();
+  for (const Dim& dim : out.box) out.sized_by_m = out.sized_by_m || !dim.constant();
   out.interleave = static_cast<int>(Integer(object, "interleave", 0, 64));
   out.swizzle = static_cast<int>(Integer(object, "swizzle", 0, 64));
   out.l2_promotion = static_cast<int>(Integer(object, "l2_promotion", 0, 64));
@@ -248,12 +251,14 @@ Plan Plan::Parse(const Object& kernel) {
   plan.arch = Text(device, "arch");
   for (const Any& feature : List(device, "features", 1024)) plan.features.emplace_back(As<String>(feature, "features"));
   for (const Any& tensor : List(launch, "tensors", kMaxTensors)) plan.tensors.push_back(ParseTensor(As<Object>(tensor, "tensors")));
+  plan.tensor_count_ = static_cast<int>(plan.tensors.size());
   if (plan.tensors.empty()) TIRGEMM_FAIL(kCorrupt) << "the launch description has no tensor";
   for (const Any& scalar : List(launch, "scalars", kMaxScalars)) {
     const Object object = As<Object>(scalar, "scalars");
     if (Text(object, "dtype") != "f32") TIRGEMM_FAIL(kCorrupt) << "scalar " << Text(object, "name") << " is not f32";
     plan.scalars.push_back(Text(object, "name"));
   }
+  plan.scalar_count_ = static_cast<int>(plan.scalars.size());
   for (const Any& entry : List(launch, "workspaces", kMaxWorkspaces)) {
     const Object object = As<Object>(entry, "workspaces");
     const std::string init = Text(object, "init");

@@ -46,6 +46,7 @@ struct MapSpec {
   Dim dims[kMaxMapRank], strides[kMaxMapRank - 1], box[kMaxMapRank];
   uint32_t element_strides[kMaxMapRank];
   int interleave = 0, swizzle = 0, l2_promotion = 0, oob_fill = 0;
+  bool sized_by_m = false;  // whether anything of it depends on m
 };
 
 struct ParamSpec {
@@ -83,8 +84,11 @@ struct Plan {
   // From the manifest's `kernel` part. Throws kCorrupt with what is wrong.
   static Plan Parse(const tvm::ffi::json::Object& kernel);
 
-  int tensor_count() const { return static_cast<int>(tensors.size()); }
-  int scalar_count() const { return static_cast<int>(scalars.size()); }
+  int tensor_count() const { return tensor_count_; }
+  int scalar_count() const { return scalar_count_; }
+
+ private:
+  int tensor_count_ = 0, scalar_count_ = 0;
 };
 
 }  // namespace tirgemm

@@ -31,6 +31,9 @@ Api Bind() {
   bind(out.FunctionNew, "PyCFunction_NewEx");
   bind(out.FunctionGetSelf, "PyCFunction_GetSelf");
   bind(out.Type, "PyObject_Type");
+  bind(out.WeakrefNew, "PyWeakref_NewRef");
+  out.WeakrefGetRef = reinterpret_cast<int (*)(Object*, Object**)>(dlsym(RTLD_DEFAULT, "PyWeakref_GetRef"));
+  if (!out.WeakrefGetRef) bind(out.WeakrefGetObject, "PyWeakref_GetObject");
   bind(out.none, "_Py_NoneStruct");
   bind(out.yes, "_Py_TrueStruct");
   bind(out.no, "_Py_FalseStruct");

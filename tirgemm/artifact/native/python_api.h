@@ -37,6 +37,10 @@ struct Api {
   Object* (*FunctionNew)(MethodDef*, Object* self, Object* module);
   Object* (*FunctionGetSelf)(Object*);
   Object* (*Type)(Object*);
+  Object* (*WeakrefNew)(Object*, Object* callback);
+  // One of the two: the second from CPython 3.13 on, which then drops the first.
+  Object* (*WeakrefGetObject)(Object*);
+  int (*WeakrefGetRef)(Object*, Object**);
   Object *none, *yes, *no;
 };
 

@@ -1,7 +1,6 @@
 // Calls on PyTorch's tensors as Python gives them, taken apart by PyTorch's own DLPack exchange functions: what a call
 // costs on the host is the launch. Python's functions of each kernel are made here, and hold it.
 #include <dlpack/dlpack.h>
-#include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
 #include <cstring>
@@ -22,7 +21,7 @@ constexpr int kMaxQuestions = 8;
 // Python's objects that are asked, set once.
 struct TensorLibrary {
   const DLPackExchangeAPI* dlpack = nullptr;
-  py::Object *tensor = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
+  py::Object *tensor = nullptr, *parameter = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
   // What must be answered by something false, and an attribute that must be below 0, or PyTorch wants more than a result.
   py::Object* questions[kMaxQuestions] = {};
   int count = 0;
@@ -58,7 +57,48 @@ bool Affirmed(const py::Api& api, py::Object* answer) {
   return out;
 }
 
+// Whether it is of PyTorch's own classes: a subclass may mean something else by a product.
+bool Plain(const py::Api& api, py::Object* object) {
+  py::Object* type = api.Type(object);
+  api.DecRef(type);
+  return type == torch.tensor || type == torch.parameter;
+}
+
 bool Negated(const py::Api& api, py::Object* tensor) { return Affirmed(api, api.Vectorcall(torch.is_neg, &tensor, 1, nullptr)); }
+
+// Tensors that were asked and are not negated, each as long as it lives and has its memory: asking lets
+// go of Python's lock and takes it again, which costs as much as a launch's arguments. Read and written with that lock held.
+class AskedTensors {
+ public:
+  bool Negated(const py::Api& api, py::Object* tensor, const void* memory) {
+    Entry& entry = entries_[(reinterpret_cast<size_t>(tensor) >> 4) % kEntries];
+    if (entry.memory == memory && entry.reference && Refers(api, entry.reference, tensor)) return false;
+    if (tirgemm::Negated(api, tensor)) return true;
+    py::Object* reference = api.WeakrefNew(tensor, nullptr);
+    if (!reference) api.ErrClear();
+    py::Object* before = entry.reference;
+    entry = {reference, memory};
+    if (before) api.DecRef(before);
+    return false;
+  }
+
+ private:
+  static constexpr size_t kEntries = 509;
+  struct Entry {
+    py::Object* reference = nullptr;  // a weak one
+    const void* memory = nullptr;
+  };
+
+  static bool Refers(const py::Api& api, py::Object* reference, py::Object* tensor) {
+    if (!api.WeakrefGetRef) return api.WeakrefGetObject(reference) == tensor;
+    py::Object* now = nullptr;
+    if (api.WeakrefGetRef(reference, &now) < 0) api.ErrClear();
+    if (now) api.DecRef(now);
+    return now == tensor;
+  }
+
+  Entry entries_[kEntries];
+} asked;
 
 bool Differentiated(const py::Api& api, py::Object* const* tensors, int count) {
   if (!Affirmed(api, api.CallNoArgs(torch.records))) return false;
@@ -82,48 +122,31 @@ bool Intercepted(const py::Api& api) {
   return number >= 0;
 }
 
-// The stream and the allocator of PyTorch, for as long as a kernel is launched.
-class Surroundings {
- public:
-  explicit Surroundings(DLDevice device) : device_(device), cuda_(device.device_type == kDLCUDA) {
-    if (!cuda_) return;
-    ok_ = torch.dlpack->current_work_stream(device.device_type, device.device_id, &stream_) == 0 &&
-          TVMFFIEnvSetStream(device.device_type, device.device_id, stream_, &stream_before_) == 0;
-    if (!ok_) return;
-    ok_ = TVMFFIEnvSetDLPackManagedTensorAllocator(torch.dlpack->managed_tensor_allocator, 0, &allocator_before_) == 0;
-    set_ = true;
-  }
-  Surroundings(const Surroundings&) = delete;
-  Surroundings& operator=(const Surroundings&) = delete;
-  ~Surroundings() {
-    if (!set_) return;
-    if (stream_before_ != stream_) TVMFFIEnvSetStream(device_.device_type, device_.device_id, stream_before_, nullptr);
-    if (allocator_before_ != torch.dlpack->managed_tensor_allocator) TVMFFIEnvSetDLPackManagedTensorAllocator(allocator_before_, 0, nullptr);
-  }
+// The stream and the allocator of PyTorch for kernels on a device.
+bool QueueOf(DLDevice device, Queue* out) {
+  out->allocator = torch.dlpack->managed_tensor_allocator;
+  return torch.dlpack->current_work_stream(device.device_type, device.device_id, &out->stream) == 0;
+}
 
-  bool ok() const { return ok_; }
-
- private:
-  DLDevice device_;
-  bool cuda_, ok_ = true, set_ = false;
-  void *stream_ = nullptr, *stream_before_ = nullptr;
-  DLPackManagedTensorAllocator allocator_before_ = nullptr;
-};
-
-// Whether the kernel took the tensors; without it nothing has run. Why not, the launcher says where it is asked with
-// errors.
-bool Ran(const py::Api& api, const TensorCall& call, py::Object* const* tensors, int count) {
-  DLTensor views[kMaxTensors];
-  AnyView args[kMaxTensors];
+// What PyTorch says of the tensors; false where it says nothing.
+bool ViewsOf(const py::Api& api, py::Object* const* tensors, int count, DLTensor* views) {
   for (int i = 0; i < count; ++i) {
     if (torch.dlpack->dltensor_from_py_object_no_sync(tensors[i], &views[i]) != 0) {
       api.ErrClear();
       return false;
     }
-    args[i] = AnyView(&views[i]);
   }
-  const Surroundings surroundings(views[0].device);
-  if (!surroundings.ok()) {
+  return true;
+}
+
+// Whether the kernel took the tensors; without it nothing has run. Why not, the launcher says where it is asked with
+// errors.
+bool Ran(const py::Api& api, const TensorCall& call, const DLTensor* views, int count) {
+  AnyView args[kMaxTensors];
+  for (int i = 0; i < count; ++i) args[i] = AnyView(const_cast<DLTensor*>(&views[i]));
+  Queue queue;
+  const bool cuda = views[0].device.device_type == kDLCUDA;
+  if (cuda && !QueueOf(views[0].device, &queue)) {
     api.ErrClear();
     return false;
   }
@@ -132,9 +155,9 @@ bool Ran(const py::Api& api, const TensorCall& call, py::Object* const* tensors,
   try {
     const tvm::ffi::PackedArgs packed(args, count);
     if (call.rows) {
-      call.kernel->CallRows(packed);
+      call.kernel->CallRows(packed, cuda ? &queue : nullptr);
     } else {
-      (*call.kernel)(packed);
+      (*call.kernel)(packed, cuda ? &queue : nullptr);
     }
   } catch (const std::exception&) {
     ok = false;
@@ -148,9 +171,12 @@ py::Object* Into(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   const auto& call = *static_cast<TensorCall*>(api.CapsuleGetPointer(self, kName));
   const int count = static_cast<int>(given);
-  bool ok = count >= 1 && count <= kMaxTensors && !Differentiated(api, args, count);
-  for (int i = 0; ok && i < count; ++i) ok = !Negated(api, args[i]);
-  py::Object* out = ok && Ran(api, call, args, count) ? api.yes : api.no;
+  DLTensor views[kMaxTensors];
+  bool ok = count >= 1 && count <= kMaxTensors;
+  for (int i = 0; ok && i < count; ++i) ok = Plain(api, args[i]);
+  ok = ok && !Differentiated(api, args, count) && ViewsOf(api, args, count, views);
+  for (int i = 0; ok && i < count; ++i) ok = !asked.Negated(api, args[i], views[i].data);
+  py::Object* out = ok && Ran(api, call, views, count) ? api.yes : api.no;
   api.IncRef(out);
   return out;
 }
@@ -168,7 +194,8 @@ py::Object* Result(const py::Api& api, const TensorCall& call, py::Object* const
   }
   py::Object* tensors[4] = {args[0], args[1], args[2], nullptr};
   tensors[inputs] = out;
-  if (Ran(api, call, tensors, inputs + 1)) return out;
+  DLTensor views[4];
+  if (ViewsOf(api, tensors, inputs + 1, views) && Ran(api, call, views, inputs + 1)) return out;
   api.DecRef(out);
   return nullptr;
 }
@@ -295,11 +322,12 @@ py::Object* Function(TensorCall* call, py::MethodDef* method) {
 #define TIRGEMM_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Python calls these with its lock held (ctypes.PyDLL). `kernel` is what `handle` of the loaded functions returns.
-TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* tensor, tirgemm::py::Object* is_neg, tirgemm::py::Object* records,
-                                      tirgemm::py::Object* requires_grad) {
-  for (tirgemm::py::Object* object : {tensor, is_neg, records, requires_grad}) tirgemm::py::api().IncRef(object);
+TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* tensor, tirgemm::py::Object* parameter,
+                                      tirgemm::py::Object* is_neg, tirgemm::py::Object* records, tirgemm::py::Object* requires_grad) {
+  for (tirgemm::py::Object* object : {tensor, parameter, is_neg, records, requires_grad}) tirgemm::py::api().IncRef(object);
   tirgemm::torch.dlpack = dlpack;
   tirgemm::torch.tensor = tensor;
+  tirgemm::torch.parameter = parameter;
   tirgemm::torch.is_neg = is_neg;
   tirgemm::torch.records = records;
   tirgemm::torch.requires_grad = requires_grad;
