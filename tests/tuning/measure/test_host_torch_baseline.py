@@ -25,7 +25,7 @@ from tirgemm.tuning.measure import Measurer, host_torch_baseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
-from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, Way
+from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, TorchCall
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process.child_rpc import allow_torch, without_torch
 from tirgemm.tuning.verify.plan import layout_of, tensor_shape
@@ -139,7 +139,7 @@ def made_of(*taking_us: float) -> tuple[HostTorchBaseline, Callable[[Iterator[An
     """A baseline of ways whose calls are said to take so long, how to time them, and which of them were called."""
     baseline = HostTorchBaseline(GEMM, 1, nothing)
     called: list[int] = []
-    baseline.ways = [Way(f"way {i}", 1, lambda _, i=i: lambda: called.append(i)) for i in range(len(taking_us))]
+    baseline.ways = [TorchCall(f"way {i}", 1, lambda _, i=i: lambda: called.append(i)) for i in range(len(taking_us))]
 
     def block_of(calls: Iterator[Any]) -> Block:
         def block() -> list[float]:
@@ -184,7 +184,7 @@ def test_a_way_that_is_slow_for_few_rows_is_not_tried_on_all(clock: list[float])
 
         return call
 
-    baseline.ways[1] = Way("slow", 1, slow)
+    baseline.ways[1] = TorchCall("slow", 1, slow)
     choice = baseline.choose([Operands(GEMM).views], block_of)
     assert choice["chosen"] == 0
     assert choice["screened_us"] == [1000.0, None]
@@ -205,7 +205,7 @@ def test_a_way_that_stumbles_once_is_tried_on(clock: list[float]) -> None:
 
         return call
 
-    baseline.ways[1] = Way("stumbles", 1, prepare)
+    baseline.ways[1] = TorchCall("stumbles", 1, prepare)
     assert baseline.choose([Operands(GEMM).views], block_of)["chosen"] == 1
 
 
@@ -215,7 +215,7 @@ def test_what_takes_too_long_is_refused_by_name(clock: list[float]) -> None:
     def call() -> None:
         clock[0] += 0.01
 
-    slow = Way("slow", 1, lambda _: call)
+    slow = TorchCall("slow", 1, lambda _: call)
     with pytest.raises(Refused, match=r"^1 of 33 rows took \d+ us, all of them 5 us another way$"):
         baseline._require_hopeful(slow, Operands(GEMM).views, 5.0)
 
