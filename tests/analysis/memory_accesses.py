@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tirgemm.analysis.explanation import KernelAnalysis
+from tirgemm.analysis.memory_traffic import KernelAnalysis
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import family_named

@@ -222,9 +222,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, data: by
 
 def test_the_check_of_results_takes_recordings_of_devices_alone() -> None:
     document = _recording().to_json()
-    assert list(check.timelines.problems(document)) == []
-    assert list(check.timelines.problems(_emulated().to_json())) == ["its source is emulator: results are of devices"]
-    assert list(check.timelines.problems(document | {"format": 9})) == [
+    assert list(check.timelines.faults(document)) == []
+    assert list(check.timelines.faults(_emulated().to_json())) == ["its source is emulator: results are of devices"]
+    assert list(check.timelines.faults(document | {"format": 9})) == [
         "it is format 9 of 'timeline'; read is format 1 of timeline"
     ]
     assert check.timelines.origin(document)["source_sha256"] == "5" * 64

@@ -110,7 +110,7 @@ def test_the_same_jobs_are_run_on_one_device_and_on_all_of_the_host(tmp_path: Pa
     assert not scripted["fail"]
     assert measure.main([*OPTIONS, "--out", str(file)]) == 0
     document = load(file)
-    assert list(many_devices.problems(document)) == []
+    assert list(many_devices.faults(document)) == []
     assert [row["figure"] for row in document["rows"]] == ["3 jobs on 1 device", "3 jobs on 2 devices"]
     for row, devices in zip(document["rows"], (1, 2), strict=True):
         assert (row["devices"], row["jobs"], row["commit"], len(row["samples"])) == (devices, 3, "abc", 2)
@@ -157,9 +157,9 @@ def test_the_speedup_is_that_of_the_medians() -> None:
 )
 def test_what_is_wrong_with_a_file_is_told(damage: Callable[[Any], None], sentence: str) -> None:
     document = some_rows()
-    assert list(many_devices.problems(document)) == []
+    assert list(many_devices.faults(document)) == []
     damage(document["rows"])
-    assert sentence in list(many_devices.problems(document))
+    assert sentence in list(many_devices.faults(document))
 
 
 def test_where_nothing_was_measured_the_table_says_how_to(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_known_kernels_are_measured_beside_a_bare_route(tmp_path: Path) -> None:
     file = tmp_path / "machine" / service_speed.FILE
     assert main([*QUICK, "--commit", "abc", "--out", str(file)]) == 0
     document = load(file)
-    assert list(service_speed.problems(document)) == []
+    assert list(service_speed.faults(document)) == []
     assert [row["figure"] for row in document["rows"]] == ["hits, the same 3 kernels", "hits, any of 20 kernels"]
     for row in document["rows"]:
         assert (row["kernels"], row["connections"], row["commit"]) == (20, 3, "abc")
@@ -70,7 +70,7 @@ def test_hits_are_measured_while_a_job_tunes(tmp_path: Path, monkeypatch: pytest
     file = tmp_path / service_speed.FILE
     assert while_tuning.main([*QUICKEST, "--kernels", "3", "--out", str(file)]) == 0
     document = load(file)
-    assert list(service_speed.problems(document)) == []
+    assert list(service_speed.faults(document)) == []
     assert [row["figure"] for row in document["rows"]] == ["hits, nothing tunes", "hits, a job tunes on the CPU"]
 
 
@@ -90,7 +90,7 @@ def test_every_listener_is_told_every_event(tmp_path: Path) -> None:
     (row,) = load(file)["rows"]
     assert (row["listeners"], row["events"], row["missing"]) == (7, 6, 0)
     assert 20 < row["server_mib"] < 500
-    assert list(service_speed.problems(load(file))) == []
+    assert list(service_speed.faults(load(file))) == []
     assert f"; the server's most memory {row['server_mib']:.0f} MiB" in service_speed.service(file.parent, tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_pages_are_asked_for_as_a_browser_does(tmp_path: Path) -> None:
     file = tmp_path / "machine" / service_speed.FILE
     assert pages.main(["--kernels", "60", *QUICKEST[2:], "--out", str(file)]) == 0
     document = load(file)
-    assert list(service_speed.problems(document)) == []
+    assert list(service_speed.faults(document)) == []
     rows = {row["figure"]: row for row in document["rows"]}
     assert {"page /", "page /kernels", "page /kernels/ID", "page /compare?kernel=ID&kernel=ID", "page /fleet"} <= set(
         rows
@@ -142,9 +142,9 @@ def test_the_share_is_that_of_turns_side_by_side() -> None:
 )
 def test_what_is_wrong_with_a_file_is_told(damage: Any, sentence: str) -> None:
     document = copy.deepcopy(some_rows())
-    assert list(service_speed.problems(document)) == []
+    assert list(service_speed.faults(document)) == []
     damage(document["rows"])
-    assert list(service_speed.problems(document)) == [sentence]
+    assert list(service_speed.faults(document)) == [sentence]
 
 
 def test_where_nothing_was_measured_the_table_says_how_to(tmp_path: Path) -> None:
