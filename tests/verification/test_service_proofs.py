@@ -51,7 +51,7 @@ def test_a_row_that_is_begun_anew_leaves_the_others_and_stays_until_something_ra
     others, row = load(file)["rows"]
     assert (row["runs"], row["failed"], row["failures"], row["status"]) == (10_000, 0, [], "held")
     assert (others["proof"], others["runs"], others["commit"]) == ("disk full", 1, "c1")
-    assert list(proofs_file.problems(load(file))) == []
+    assert list(proofs_file.faults(load(file))) == []
 
 
 @pytest.mark.parametrize(
