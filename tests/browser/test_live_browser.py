@@ -18,6 +18,7 @@ from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tests.waiting import until
 from tirgemm.events import BuildsCounted, Event
+from tirgemm.service.http import events
 from tirgemm.tuning_db.access.api_keys import KeyTable
 
 GEMMS = ["4096x4096x4096:f16:nt", "11008x4096x4096:f16:nt", "1023x4096x11008:bf16:nt"]
@@ -251,6 +252,66 @@ def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_en
     tab.clock.run_for(600_000)
     assert len(asked) == before
     assert tab.get_by_role("link", name="Sign in").get_attribute("href") == f"/login?next=%2Fjobs%2F{job}"
+
+
+def test_a_stream_that_is_silent_is_given_up_and_asked_for_again(
+    working: Service, visits: Visits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = running(working)
+    tab = visits.tab
+    tab.clock.install(time=0)
+    tab.clock.pause_at(1)
+    # A proxy that takes the request and says nothing, then one that lets the first words through and no more.
+    streams: list[Route] = []
+
+    def hold(route: Route) -> None:
+        streams.append(route)
+
+    tab.route("**/v1/jobs/*/events*", hold, times=1)
+    monkeypatch.setattr(events, "BEAT_SECONDS", 1e6)
+    visits.open(f"/jobs/{job}")
+    visits.until(lambda: bool(streams))
+    tab.clock.run_for(9_900)
+    expect(tab.locator("#link")).to_be_hidden()
+    tab.clock.run_for(100)
+    tab.get_by_text("The service does not answer; this page tries again in 1 s").wait_for()
+    with tab.expect_request("**/v1/jobs/*/events*"):
+        tab.clock.run_for(1_000)
+    expect(tab.locator("#link")).to_be_hidden()
+
+    tab.clock.run_for(10_000)
+    tab.get_by_text("tries again in 1 s").wait_for()
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.05)
+    with tab.expect_request("**/v1/jobs/*/events*"):
+        tab.clock.run_for(1_000)
+    expect(tab.locator("#link")).to_be_hidden()
+    for _ in range(8):
+        tab.clock.run_for(5_000)
+        tab.wait_for_timeout(300)
+    expect(tab.locator("#link"), "it beats").to_be_hidden()
+
+
+@pytest.mark.parametrize("page", ["/fleet", "/jobs"])
+def test_a_table_that_is_fetched_anew_says_that_the_service_is_away(
+    working: Service, visits: Visits, page: str
+) -> None:
+    visits.tolerated = ("503", "net::ERR_FAILED", "htmx:timeout", "htmx:sendError", "htmx:afterRequest")
+    job = running(working)
+    tab = visits.open(page)
+    away = tab.get_by_text("The service does not answer; this page goes on when it is back.")
+    for refused in ("fulfill", "abort", "silent"):
+        if refused == "silent":
+            tab.evaluate("document.querySelector('[hx-get]').setAttribute('hx-request', '{\"timeout\": 100}')")
+        ways = {
+            "fulfill": lambda route: route.fulfill(status=503),
+            "abort": lambda route: route.abort(),
+            "silent": lambda _: None,
+        }
+        tab.route(f"**{page}*", ways[refused])
+        away.wait_for()
+        tab.unroute(f"**{page}*")
+        expect(away).to_be_hidden()
+    tab.get_by_role("link", name=re.compile(f"{job}|measuring|starting")).first.wait_for()
 
 
 def test_a_page_is_refreshed_once_at_a_time_and_once_more_for_what_came_meanwhile(
