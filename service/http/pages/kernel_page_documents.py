@@ -12,6 +12,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.kernel_table_page import ListedKernelBody, listed_members
+from tirgemm.service.pages.code_markup import code_markup
 from tirgemm.service.views.kernels.code_budget import lines_that_fit
 from tirgemm.service.views.kernels.code_lines import CodeText
 from tirgemm.service.views.kernels.get_snippets import Snippet
@@ -158,6 +159,10 @@ class KernelCodeBody(BaseModel):
             text.kind: {line.source for line in text.lines if line.source is not None and line.colour is not None}
             for text in self.texts
         }
+
+    def markup(self, text: CodeTextBody) -> Markup:
+        """The lines of one of the texts as the page has them."""
+        return code_markup(text.kind, text.lines, lambda source: self.target(text.kind, source))
 
     def target(self, kind: str, source: int) -> str:
         """Where the number of a line leads: from the source to its machine code, else to its PTX; from these to the
