@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.visits import PICTURES, SCROLLED_TABLES, TELEPHONE, Visits
+from tests.browser.visits import SCROLLED_TABLES, TELEPHONE, Visits
 from tests.service.pages.page_records import A100, compiled_kernel, searched_kernel
 from tests.service.support import Service
 from tirgemm.artifact import Signer
@@ -102,8 +102,6 @@ def test_a_kernel_its_code_and_a_comparison(
     assert visits.transferred > without + 10_000, "what is fetched later counts"
     assert tab.title() == f"Kernel of {problem} · tirgemm"
     assert tab.locator("svg.samples").count() == 2
-    tab.screenshot(path=PICTURES / "kernel_explained.light.png", full_page=True)
-    tab.evaluate("document.getElementById('report').remove()")  # a page of its own, which axe takes seconds for
     visits.check("kernel")
 
     tab.get_by_role("link", name="side by side").click()
@@ -125,6 +123,38 @@ def test_a_kernel_its_code_and_a_comparison(
     tab.locator("#figures svg").wait_for()
     assert f"kernel {default.id}" in tab.locator("#figures").inner_text()
     visits.check("compare")
+    visits.open(f"/compare/code?kernel={kernel.id}&kernel={default.id}")
+    visits.check("compare_code")
+    visits.open(f"/kernels/{kernel.id}/explain")
+    visits.check("kernel_explanation")
+
+
+def test_kernels_are_chosen_to_be_compared_by_ticks_or_by_their_ids(service: Service, visits: Visits) -> None:
+    kernels = [searched_kernel(service.store, f"{m}x67x31:f16:nt", us=10.0 + m) for m in (1, 3, 5)]
+    tab = visits.open("/compare")
+    visits.check("compare_form")
+    for label, kernel in zip(("Kernel A", "Kernel B"), kernels, strict=False):
+        tab.get_by_label(label).fill(kernel.id)
+    tab.get_by_role("button", name="Compare", exact=True).click()
+    tab.get_by_role("heading", name="Times, sustained").wait_for()
+    assert tab.get_by_role("rowheader", name=re.compile("^[AB]$")).count() == 2
+
+    tab = visits.open("/kernels")
+    ticks = tab.get_by_role("checkbox")
+    for at in range(3):
+        ticks.nth(at).check()
+    tab.get_by_role("button", name="Compare those that are ticked").click()
+    tab.wait_for_url("**/compare?*")
+    expect(tab.get_by_role("rowheader", name=re.compile("^[ABC]$"))).to_have_count(3)
+    tab = visits.open(f"/compare?kernel={kernels[0].id}&kernel={kernels[1].id}")
+    visits.check("compare_problems")
+    tab.go_back()
+    tab.goto("/kernels")
+    tab.get_by_role("checkbox").first.check()
+    tab.get_by_role("button", name="Compare those that are ticked").click()
+    tab.get_by_role("alert").wait_for()
+    visits.expect_complaint("422")
+    visits.check("compare_choice")
 
 
 def marked_by_keyboard(tab: Page) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,20 @@ def test_requests_without_an_answer_are_given_up(working: Service, visits: Visit
     tab.evaluate(patience + "live.end(['now']).then(() => (window.ended = true))")
     tab.wait_for_function("window.ended")
     assert len(asked) >= 3
+
+
+def test_a_job_over_a_range_of_m_is_followed(working: Service, visits: Visits) -> None:
+    job: str = working.post("1..64x4096x4096:f16:nt").json()["job"]["id"]
+    working.wait_for(job, "running")
+    tell(working, *search_events(0))
+    tab = visits.open(f"/jobs/{job}")
+    for m in ("1..64", "1..8"):
+        tell(working, *(replace(event, m=m) for event in candidates(12, trials=24)), replace(race(), m=m))
+    expect(tab.get_by_role("region", name="The race at m = 1..8 as bars")).to_be_visible()
+    tab.get_by_text("of each part of the range").wait_for()
+    until(lambda: recorded(working, job) >= 24)
+    tab.locator(f'#timeline [aria-label="{recorded(working, job)} candidates over time"]').wait_for()
+    visits.check("job-range")
 
 
 def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> None:
