@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.visits import PICTURES, Visits
+from tests.service.pages.page_records import searched_kernel
 from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tests.waiting import until
@@ -190,10 +191,10 @@ def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> Non
 
 
 def test_lists_and_the_fleet_are_fetched_anew(working: Service, visits: Visits) -> None:
+    for m in (1023, 4096, 11008):
+        searched_kernel(working.store, f"{m}x4096x4096:f16:nt")
     visits.open("/")
     visits.check("front")
-    tab = visits.open("/jobs")
-    visits.check("jobs")
     tab = visits.open("/fleet")
     tab.evaluate("window.keep = 1")
     tab.get_by_text("nothing: it waits for a job").wait_for()
@@ -207,6 +208,7 @@ def test_lists_and_the_fleet_are_fetched_anew(working: Service, visits: Visits) 
     tab.get_by_text("No job matches").wait_for()
     tab.goto("/jobs?status=running")
     tab.locator("td .state-running").wait_for()
+    visits.check("jobs")
 
 
 def test_a_job_without_scripts_is_shown_as_it_is(working: Service, visits: Visits) -> None:

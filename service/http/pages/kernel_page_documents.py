@@ -86,7 +86,7 @@ class KernelPageBody(BaseModel):
         own = HistoryPoint(self.kernel.created_at, timing.get("median_us"), self.environment, own=True)
         others = [
             HistoryPoint(other.created_at, other.us, other.environment, own=False)
-            for other in self.history
+            for other in reversed(self.history)
             if other.regime == self.kernel.regime
         ]
         return history_drawing([own, *others])

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """One figure of the machine code of each kernel, None where it is not known; ``differs``: those that are known are
-    not all the same."""
+    """One figure of the machine code of each kernel, None where it is not known. ``differs``: those that are known are
+    not all the same; None where it is known of one kernel alone."""
 
     name: str
     values: tuple[int | None, ...]
-    differs: bool
+    differs: bool | None
 
 
 def figure_rows(columns: Sequence[Mapping[str, int | None]]) -> tuple[CountRow, ...]:
@@ -31,5 +31,6 @@ def _rows(columns: Sequence[Mapping[str, int | None]], absent: int | None) -> tu
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
         values = tuple(column.get(name, absent) if column else None for column in columns)
-        rows.append(CountRow(name, values, len(set(values) - {None}) > 1))
+        known = [value for value in values if value is not None]
+        rows.append(CountRow(name, values, len(set(known)) > 1 if len(known) > 1 else None))
     return tuple(sorted(rows, key=lambda row: not row.differs))

@@ -26,7 +26,7 @@ def test_rows_that_differ_come_first_and_what_is_not_counted_is_none_of_it() -> 
     )
     assert figure_rows([{"bytes": 10, "registers": 40}, {"bytes": 10}]) == (
         CountRow("bytes", (10, 10), False),
-        CountRow("registers", (40, None), False),
+        CountRow("registers", (40, None), None),
     )
 
 
