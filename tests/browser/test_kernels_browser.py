@@ -123,7 +123,7 @@ def test_a_kernel_its_code_and_a_comparison(
     tab.locator("#figures svg").wait_for()
     assert f"kernel {default.id}" in tab.locator("#figures").inner_text()
     visits.check("compare")
-    other = compiled_kernel(service.store, signer, "64x64x512:bf16:nt")
+    other = compiled_kernel(service.store, signer, "64x128x512:bf16:nt")
     tab = visits.open(f"/compare/code?kernel={kernel.id}&kernel={other.id}")
     tab.get_by_text("rows are the same in all").first.click()
     visits.check("compare_code")

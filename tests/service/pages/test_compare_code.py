@@ -42,13 +42,16 @@ def test_two_kernels_are_two_dots_in_one_roofline() -> None:
     assert picture.count("<circle") == 2
     assert len(set(re.findall(r'<circle cx="([0-9.]+)" cy="([0-9.]+)"', picture))) == 2
     assert set(re.findall(r"<text[^>]*>([AB])\b", picture)) == {"A", "B"}
+    same = common_roofline({"A": explained(120.0, 90.0), "B": explained(120.0, 90.0)})
+    assert same is not None
+    assert (same.count("<circle"), ">A, B</text>" in same) == (1, True)
     assert common_roofline({"A": {"roofline": None, "device": {"model": "A100"}}}) is None
 
 
 def test_the_machine_code_of_two_kernels_differs_by_opcode(service: Service) -> None:
     signer = Signer.generate()
     service.state.public_key = signer.public
-    one, two = (compiled_kernel(service.store, signer, f"64x64x512:{dtype}:nt") for dtype in ("f16", "bf16"))
+    one, two = (compiled_kernel(service.store, signer, gemm) for gemm in ("64x64x512:f16:nt", "64x128x512:bf16:nt"))
     path = f"/compare/code?kernel={one.id}&kernel={two.id}"
     read = service.http.get(path).json()
     assert read["missing"] == {}
