@@ -54,7 +54,18 @@ _HEADERS = (
 )
 SHOWN_HEADERS = tuple(_HEADERS.split())
 # Members whose own members depend on the machine, the family and the search.
-FREE = {"pruned", "statuses", "space", "config", "knobs", "environment", "conditions", "baselines", "peak_tflops"}
+FREE = {
+    "pruned",
+    "sentences",
+    "statuses",
+    "space",
+    "config",
+    "knobs",
+    "environment",
+    "conditions",
+    "baselines",
+    "peak_tflops",
+}
 EXPLAINED_ELSEWHERE = ("kernels.0.memory.accesses", "kernels.0.opcodes", "kernels.0.occupancy.limits")
 # Of a job's document, where another member is what an example is about.
 _JOB = ("device", "budget", "links")

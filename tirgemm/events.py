@@ -133,13 +133,15 @@ class FallbackStored(Event):
 @dataclass(frozen=True, kw_only=True)
 class BatchProposed(Event):
     """``proposed`` candidates more are to be tried, ``trials`` in all; ``pruned`` counts those rejected so far, by
-    rule; ``expected_gain`` is the share by which they are expected to be faster than the best, None while nothing
+    rule; ``sentences`` has of each rule that rejected its first since the last batch what it said of that one;
+    ``expected_gain`` is the share by which they are expected to be faster than the best, None while nothing
     says."""
 
     KIND = "batch"
     proposed: int = 0
     trials: int = 0
     pruned: dict[str, Any] = field(default_factory=dict)
+    sentences: dict[str, Any] = field(default_factory=dict)
     expected_gain: float | None = None
     seconds_left: float | None = None
 

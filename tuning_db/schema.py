@@ -12,8 +12,8 @@ from tirgemm.errors import SchemaTooNew, StoreError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0013"
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
+HEAD = "0014"
+KNOWN = tuple(f"{number:04}" for number in range(1, int(HEAD) + 1))
 MIGRATIONS = Path(__file__).parent / "migrations"
 # Any number, as long as every tirgemm takes the same one.
 _ADVISORY_LOCK = 7_415_013

@@ -45,7 +45,7 @@ class BatchRequest(BaseModel):
 
 class BatchItemBody(BaseModel):
     """A problem of a batch: ``hit`` where its kernel was there, else how its job is; ``deleted`` where neither is there
-    any more. ``gain``: the speed of its tuned kernel over the default's."""
+    any more. ``gain``: the speed of its tuned kernel over the default's; ``times``: how often it was asked for."""
 
     gemm: str
     state: ItemState
@@ -53,6 +53,7 @@ class BatchItemBody(BaseModel):
     job: str | None
     kernel: str | None
     gain: float | None
+    times: int
 
     @classmethod
     def of(cls, item: BatchItem) -> BatchItemBody:
@@ -63,6 +64,7 @@ class BatchItemBody(BaseModel):
             job=item.job_id,
             kernel=item.kernel_id,
             gain=item.gain,
+            times=item.times,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,7 +60,8 @@ def answer_batch(
         with _named(number, body):
             check_fits(gemm, device)
             supporting(gemm, device)
-    gemms = list(dict.fromkeys(asked))
+    times = Counter(asked)
+    gemms = list(times)
     known = [known_kernel(state, gemm, device.key, body.regime, other_devices=body.other_devices) for gemm in gemms]
     wanted = _wanted(state, body, _Problems(gemms, device, known))
     if any(one.kernel_id is None for one in wanted):
@@ -68,6 +70,7 @@ def answer_batch(
         workable(replace(target, here=target.here and bool(workers)), workers, verify=True)
     budget = BatchBudget(body.budget.trials, body.budget.seconds)
     limit = state.settings.max_queued
+    wanted = [replace(one, times=times[one.request.gemm]) for one in wanted]
     return state.batches.submit(wanted, asked=len(asked), budget=budget, max_queued=limit, asker=asker)
 
 

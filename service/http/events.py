@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from tirgemm.tuning_db.queue.batches import BatchStates
 
 PAGE = 500
 RETRY_MS = 500
+# How long a stream that is to beat is silent at most. A browser's EventSource does not show comments to the page.
+BEAT_SECONDS = 4.0
+BEAT = ServerSentEvent(event="alive", data={})
 
 
 def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
@@ -29,17 +33,21 @@ def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
     return int(value)
 
 
-async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
-    """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``.
+async def stream(state: ServiceState, job_id: str, after: int, *, beats: bool) -> AsyncIterator[ServerSentEvent]:
+    """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``;
+    with ``beats`` a BEAT first, and after each BEAT_SECONDS without an event.
 
     The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
     """
     retry: int | None = RETRY_MS
+    if beats:
+        yield BEAT
     with state.watch.follow(job_id) as feed:
         while not state.stopping.is_set():
             changed, ended = feed.changed, feed.ended
             if not feed.seen:
-                await changed.wait()
+                if not await _happens(changed, beats=beats):
+                    yield BEAT
                 continue
             if after < feed.floor:
                 events = await run_in_threadpool(state.queue.events, job_id, after, PAGE)
@@ -52,7 +60,8 @@ async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[
                 continue
             if ended:
                 break
-            await changed.wait()
+            if not await _happens(changed, beats=beats):
+                yield BEAT
         else:
             return
     end = await run_in_threadpool(_end, state, job_id)
@@ -61,15 +70,21 @@ async def stream(state: ServiceState, job_id: str, after: int) -> AsyncIterator[
         yield ServerSentEvent(id=str(after + 1), event=kind, data=data, retry=retry)
 
 
-async def stream_batch(state: ServiceState, batch_id: str, after: int) -> AsyncIterator[ServerSentEvent]:
-    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends."""
+async def stream_batch(
+    state: ServiceState, batch_id: str, after: int, *, beats: bool
+) -> AsyncIterator[ServerSentEvent]:
+    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends; ``beats`` as
+    of a job."""
     told: BatchStates | None = None
     retry: int | None = RETRY_MS
+    if beats:
+        yield BEAT
     with state.watch.follow_batch(batch_id) as feed:
         while not state.stopping.is_set():
             changed, states = feed.changed, feed.states
             if states is None or states == told:
-                await changed.wait()
+                if not await _happens(changed, beats=beats):
+                    yield BEAT
                 continue
             batch = await run_in_threadpool(state.batches.batch, batch_id)
             if batch is None:
@@ -81,6 +96,15 @@ async def stream_batch(state: ServiceState, batch_id: str, after: int) -> AsyncI
             retry = None
             if kind != "progress":
                 return
+
+
+async def _happens(changed: asyncio.Event, *, beats: bool) -> bool:
+    """Wait for a change; False where a beat is due before it."""
+    try:
+        await asyncio.wait_for(changed.wait(), BEAT_SECONDS if beats else None)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:

@@ -29,7 +29,8 @@ _LINE = re.compile(r"^\s*[0-9a-f]+:\s+(?:data16\s+|cs\s+|lock\s+|rep\w*\s+)*([a-
 
 @dataclass(frozen=True)
 class CodeFigures:
-    """``figures``: names with what is said of each, in order; ``units``: instructions by the kind of unit or work.
+    """``figures``: names with what is said of each, in order; ``units``: instructions by the kind of unit or work, in
+    all and in the main ``loop``; ``opcodes``: instructions by name.
 
     ``missing`` is why figures of the code are lacking, empty where none are.
     """
@@ -39,6 +40,7 @@ class CodeFigures:
     instructions: int | None = None
     units: Counts = ()
     loop: Counts = ()
+    opcodes: Counts = ()
     missing: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +116,8 @@ def _sass(package: Package, nbytes: int) -> CodeFigures:
         ("warps an SM", occupancy.warps),
         ("kernels", len(package.manifest.launch.kernels)),
     )
-    return CodeFigures(nbytes, figures, mix.instructions, mix.units, mix.loop_units)
+    opcodes = Counter(instruction.name for instruction in functions[main.symbol].executed)
+    return CodeFigures(nbytes, figures, mix.instructions, mix.units, mix.loop_units, tuple(opcodes.most_common()))
 
 
 def _arithmetic(units: Counts) -> int:
@@ -126,11 +129,13 @@ def _arithmetic(units: Counts) -> int:
 def _x86(opened: OpenedArtifact, nbytes: int) -> CodeFigures:
     if not opened.trusted:
         return CodeFigures(nbytes, missing=_untrusted(opened.package))
-    counts = Counter(
-        _kind(line[1]) for text in text_of(opened, "asm").text.splitlines() if (line := _LINE.match(text)) is not None
-    )
+    lines = map(_LINE.match, text_of(opened, "asm").text.splitlines())
+    names = Counter(line[1] for line in lines if line is not None)
+    counts: Counter[str] = Counter()
+    for name, count in names.items():
+        counts[_kind(name)] += count
     figures = (("kernels", len(opened.package.manifest.launch.kernels)),)
-    return CodeFigures(nbytes, figures, sum(counts.values()), tuple(counts.most_common()))
+    return CodeFigures(nbytes, figures, counts.total(), tuple(counts.most_common()), (), tuple(names.most_common()))
 
 
 def _kind(mnemonic: str) -> str:

@@ -21,6 +21,8 @@ from tirgemm.tuning.records.comparable_times import by_stage
 from tirgemm.tuning.rivals import Difference, differences
 
 MIN_SAMPLES = {"sustained": 24, "isolated": 50}
+# Why the times of two kernels do not tell which is faster.
+OTHER_PROBLEM, OTHER_DEVICE = "they solve different problems", "they are for different devices"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class SampledKernel(Protocol):
 @dataclass(frozen=True)
 class PairedTimes:
     """Times of two kernels in one regime. ``same_run``: both ran interleaved. ``not_comparable``: why they do not tell
-    which is faster, in words; empty where they do."""
+    which is faster, in words; empty where they do. Of two devices they have a ratio all the same."""
 
     times: tuple[ComparedTime | None, ComparedTime | None]
     same_run: bool
@@ -68,7 +70,7 @@ class PairedTimes:
     @classmethod
     def of(cls, a: SampledKernel, b: SampledKernel, regime: Regime, not_comparable: str) -> PairedTimes:
         """What is recorded of both: of one interleaved run where there is one."""
-        pair = _one_run(a, b, regime)
+        pair = _one_run(a, b, regime) if not not_comparable else None
         if pair is not None:
             return cls((_time(pair[0]), _time(pair[1])), True, not_comparable)
         return cls((recorded_time(a, regime), recorded_time(b, regime)), False, not_comparable)
@@ -77,7 +79,7 @@ class PairedTimes:
     def ratio(self) -> float | None:
         """How many times as long the second takes; above 1, the first is faster."""
         one, two = self.times
-        return two.us / one.us if one and two and not self.not_comparable else None
+        return two.us / one.us if one and two and self.not_comparable != OTHER_PROBLEM else None
 
     @property
     def ratio_interval(self) -> Interval | None:
@@ -90,10 +92,16 @@ class PairedTimes:
 def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
     """What the times of the kernels that are called ``a`` and ``b`` say of which is faster, and how far that can be
     believed, in sentences."""
+    ratio, interval = timing.ratio, timing.ratio_interval
+    if timing.not_comparable and ratio is not None:
+        yield (
+            f"{b} takes {ratio:.3f} times as long as {a}, but {timing.not_comparable}: that compares each device with "
+            "its kernel, not one kernel with the other."
+        )
+        return
     if timing.not_comparable:
         yield f"The times say nothing of which is faster: {timing.not_comparable}."
         return
-    ratio, interval = timing.ratio, timing.ratio_interval
     if ratio is None:
         yield "There are not two times to compare: tirgemm compare --measure takes them, where the device is."
         return
@@ -115,8 +123,8 @@ def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
 def not_comparable(one: tuple[Gemm, Device], two: tuple[Gemm, Device]) -> str:
     """Why the times of kernels of these problems on these devices do not tell which is faster; empty where they do."""
     if one[0] != two[0]:
-        return "they solve different problems"
-    return "" if one[1].key == two[1].key else "they are for different devices"
+        return OTHER_PROBLEM
+    return "" if one[1].key == two[1].key else OTHER_DEVICE
 
 
 @dataclass(frozen=True)

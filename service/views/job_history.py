@@ -39,6 +39,7 @@ LEAST_WEIGHT = 64
 _SIZES = re.compile(r"\d+")
 # Of what a candidate failed with, as its mark is told.
 REASON_CHARS = 200
+SENTENCE_CHARS = 400
 
 
 class CandidatePoint(NamedTuple):
@@ -85,7 +86,8 @@ class FailedConfigs:
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """How many configs a rule has pruned so far, and its sentence on one of them, empty until one is recorded."""
+    """How many configs a rule has pruned so far, and its sentence on one of them, empty where a worker of an older
+    tirgemm searches, which records examples at the end."""
 
     rule: str
     count: int
@@ -207,6 +209,7 @@ class _Sum:
         self._examples: dict[tuple[Status, str], tuple[str, str]] = {}
         self._times: dict[tuple[str, str], tuple[float, str]] = {}
         self._pruned: dict[str, Any] = {}
+        self._sentences: dict[str, str] = {}
 
     @property
     def last_event(self) -> int:
@@ -233,6 +236,8 @@ class _Sum:
             case BatchProposed() as event:
                 now.proposed, now.seconds_left = event.trials, event.seconds_left
                 now.expected_gain, self._pruned = event.expected_gain, event.pruned
+                for rule, sentence in event.sentences.items():
+                    self._sentences.setdefault(rule, str(sentence)[:SENTENCE_CHARS])
             case BuildsCounted() as event:
                 now.builds = BuildCounts(event.queued, event.building, event.built)
             case FinalistsRaced() as event:
@@ -241,10 +246,10 @@ class _Sum:
                 self._take_candidate(event)
 
     def history(self, sentences: Mapping[str, str]) -> JobHistory:
-        """The sum; ``sentences`` says of each rule what it said of one config."""
+        """The sum; ``sentences`` says of each rule what it said of one config, where the events do not."""
         fastest = self._fastest()
         failed = [FailedConfigs(*why, count, *self._examples[why]) for why, count in self._failed.most_common()]
-        pruned = _rule_counts(self._pruned, sentences)
+        pruned = _rule_counts(self._pruned, {**sentences, **self._sentences})
         candidates, races = list(self._now.candidates), list(self._now.races)
         return replace(self._now, candidates=candidates, races=races, fastest=fastest, failed=failed, pruned=pruned)
 

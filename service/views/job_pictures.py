@@ -23,6 +23,15 @@ MARKS = (
     "M-4 3l4-7 4 7z",
     "M-4 0l4-4 4 4-4 4z",
 )
+# Of what became of a candidate without a time: a cross, an unequal sign, a flash, an hourglass, and a plus for what a
+# newer worker may say.
+FAILURE_MARKS = {
+    "build_failed": "M-3.5-3.5l7 7m0-7l-7 7",
+    "wrong": "M-4-1.5h8M-4 1.5h8M-2 4.5l4-9",
+    "crashed": "M2-4.5L-2.5.5h5L-2 4.5",
+    "timed_out": "M-3.5-4h7l-7 8h7z",
+    "other": "M-4 0h8M0-4v8",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ class Axis:
 
 def timeline_picture(history: JobHistory) -> Markup:
     """Each candidate's time over the seconds since the job was started, the best so far as a line; what failed is a
-    cross at the top."""
+    mark of its status at the top."""
     measured = [point for point in history.candidates if point.us]
     if not history.candidates:
         return Markup("")
@@ -67,9 +76,10 @@ def timeline_picture(history: JobHistory) -> Markup:
     up = Axis(0.9 * min(times), 1.1 * max(times), HEIGHT - _BOTTOM, _TOP + 14)
     shapes = [_axes(across, up, "seconds since the job was started", "microseconds a call")]
     shapes += _families(history, [(p, across.at(p.seconds), up.at(p.us)) for p in measured if p.us])
-    failed = [point for point in history.candidates if not point.us]
-    if failed:
-        shapes.append(_points([(across.at(point.seconds), _TOP + 5.0) for point in failed], "cross", "failed"))
+    failed = failures(history)
+    for status, points in failed.items():
+        places = [(across.at(point.seconds), _TOP + 5.0) for point in points]
+        shapes.append(_points(places, f"failed-{status}", status.replace("_", " ")))
     best = _best_line(measured)
     if best:
         steps = f"M{number(across.at(best[0][0]))} {number(up.at(best[0][1]))}"
@@ -78,7 +88,17 @@ def timeline_picture(history: JobHistory) -> Markup:
     words = f"{len(measured)} measured candidates over time"
     if best:
         words += f", the best {best[-1][1]:.4g} microseconds a call"
-    return _svg(f"{words}; {len(failed)} failed", HEIGHT, shapes)
+    without = ", ".join(f"{len(points)} {status.replace('_', ' ')}" for status, points in failed.items())
+    return _svg(f"{words}{f'; {without}' if without else ''}", HEIGHT, shapes)
+
+
+def failures(history: JobHistory) -> dict[str, list[CandidatePoint]]:
+    """The candidates without a time by their status, in the order of the FAILURE_MARKS."""
+    failed: dict[str, list[CandidatePoint]] = {status: [] for status in FAILURE_MARKS}
+    for point in history.candidates:
+        if not point.us:
+            failed[point.status if point.status in failed else "other"].append(point)
+    return {status: points for status, points in failed.items() if points}
 
 
 def prediction_picture(history: JobHistory) -> Markup:

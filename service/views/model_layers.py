@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, false, select
@@ -22,9 +22,11 @@ Served = Literal["tuned", "default", "nothing"]
 class Layer:
     """A problem of a batch: the ``kernel`` that it is answered with now, its median and that of the default of the same
     run in microseconds a call, ``gain``, the default's over its own (1 where the default answers), and its ``share`` of
-    the time of all layers with one. None where nobody knows."""
+    the time of all layers with one. None where nobody knows. ``times``: how often the batch asked for it, which is how
+    often it counts."""
 
     gemm: str
+    times: int
     state: ItemState
     served: Served
     expected_gain: float
@@ -39,12 +41,13 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class ModelLayers:
     """The layers of a batch, the largest share of time first. ``total_us`` and ``default_us`` are sums over the
-    ``timed`` layers, of which both are known; ``gain`` is the second over the first: each layer counts once, by its
-    time."""
+    ``timed`` layers, of which both are known, each as often as it was asked for, ``calls`` in all; ``gain`` is the
+    second over the first."""
 
     layers: tuple[Layer, ...]
     served: dict[Served, int]
     timed: int
+    calls: int
     total_us: float
     default_us: float
     gain: float | None
@@ -60,32 +63,33 @@ def model_layers(database: Database, batch: Batch) -> ModelLayers:
         gain = default_us / us if us and default_us else None
         layers.append(
             Layer(
-                str(item.gemm), item.state, served, item.expected_gain, item.job_id, kernel, us, default_us, gain, None
+                gemm=str(item.gemm),
+                times=item.times,
+                state=item.state,
+                served=served,
+                expected_gain=item.expected_gain,
+                job=item.job_id,
+                kernel=kernel,
+                us=us,
+                default_us=default_us,
+                gain=gain,
+                share=None,
             )
         )
-    timed = [(layer.us, layer.default_us) for layer in layers if layer.us and layer.default_us]
-    total, default = sum(us for us, _ in timed), sum(us for _, us in timed)
+    timed = [(layer.times, layer.us, layer.default_us) for layer in layers if layer.us and layer.default_us]
+    total, default = sum(times * us for times, us, _ in timed), sum(times * us for times, _, us in timed)
+    calls = sum(times for times, _, _ in timed)
     shared = [_with_share(layer, total) for layer in layers]
     shared.sort(key=lambda layer: -(layer.share or 0.0))
     kinds: tuple[Served, ...] = ("tuned", "default", "nothing")
     counts = {kind: sum(layer.served == kind for layer in layers) for kind in kinds}
-    return ModelLayers(tuple(shared), counts, len(timed), total, default, default / total if total else None)
+    return ModelLayers(tuple(shared), counts, len(timed), calls, total, default, default / total if total else None)
 
 
 def _with_share(layer: Layer, total: float) -> Layer:
-    known = layer.us is not None and layer.default_us is not None and total > 0
-    return Layer(
-        layer.gemm,
-        layer.state,
-        layer.served,
-        layer.expected_gain,
-        layer.job,
-        layer.kernel,
-        layer.us,
-        layer.default_us,
-        layer.gain,
-        layer.us / total if known and layer.us is not None else None,
-    )
+    if layer.us is None or layer.default_us is None or not total:
+        return layer
+    return replace(layer, share=layer.times * layer.us / total)
 
 
 _Answer = tuple[str | None, Served, float | None, float | None]

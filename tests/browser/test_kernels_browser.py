@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.visits import PICTURES, SCROLLED_TABLES, TELEPHONE, Visits
+from tests.browser.visits import SCROLLED_TABLES, TELEPHONE, Visits
 from tests.service.pages.page_records import A100, compiled_kernel, searched_kernel
 from tests.service.support import Service
 from tirgemm.artifact import Signer
@@ -66,12 +66,12 @@ def test_on_a_telephone_a_row_is_a_card_and_still_a_row_of_a_table(service: Serv
     tab = visits.open("/kernels")
     tab.set_viewport_size(TELEPHONE)
     table = tab.get_by_role("table", name="Kernels with their times and ratios")
-    assert table.get_by_role("columnheader").count() == 10
+    assert table.get_by_role("columnheader").count() == 11
     row = table.get_by_role("row").filter(has=tab.get_by_role("rowheader", name="7x67x31:f16:nt"))
     cells = row.get_by_role("cell")
-    assert cells.nth(4).inner_text() == "10.00"
+    assert cells.nth(5).inner_text() == "10.00"
     labels = cells.evaluate_all("all => all.map(cell => getComputedStyle(cell, '::before').content)")
-    assert labels[4] == '"Time, µs a call" / ""', "shown, but read to nobody twice"
+    assert labels[5] == '"Time, µs a call" / ""', "shown, but read to nobody twice"
     assert row.bounding_box() != row.get_by_role("rowheader").bounding_box()
     tops = cells.evaluate_all("all => new Set(all.map(cell => cell.getBoundingClientRect().top)).size")
     assert tops > 1, "cells lie below each other"
@@ -84,7 +84,7 @@ def test_on_a_telephone_a_row_is_a_card_and_still_a_row_of_a_table(service: Serv
 def test_a_kernel_its_code_and_a_comparison(
     service: Service, visits: Visits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_kernel_page, "MOST_LINES", 150)  # axe looks at every line
+    monkeypatch.setattr(one_kernel_page, "CODE_BYTES", 120_000)  # axe looks at every line
     signer = Signer.load_or_create(tmp_path / "key")
     service.state.public_key = signer.public
     kernel = compiled_kernel(service.store, signer)
@@ -96,12 +96,12 @@ def test_a_kernel_its_code_and_a_comparison(
     searched_kernel(service.store, problem, us=11.0, device=older, config=kernel.config.with_(raster=8))
     searched_kernel(service.store, problem, us=3.0)
     tab = visits.open(f"/kernels/{kernel.id}")
+    without = visits.transferred
     tab.locator("#explanation").scroll_into_view_if_needed()
     tab.locator("#explanation svg").first.wait_for()
+    assert visits.transferred > without + 10_000, "what is fetched later counts"
     assert tab.title() == f"Kernel of {problem} · tirgemm"
     assert tab.locator("svg.samples").count() == 2
-    tab.screenshot(path=PICTURES / "kernel_explained.light.png", full_page=True)
-    tab.evaluate("document.getElementById('report').remove()")  # a page of its own, which axe takes seconds for
     visits.check("kernel")
 
     tab.get_by_role("link", name="side by side").click()
@@ -113,6 +113,7 @@ def test_a_kernel_its_code_and_a_comparison(
     marked = tab.locator(".code .on")
     assert {marked.nth(at).get_attribute("data-line") for at in range(marked.count())} == {source}
     visits.check("kernel_code")
+    marked_by_keyboard(tab)
 
     tab.go_back()
     tab.get_by_role("link", name="Compare with the default").click()
@@ -122,6 +123,61 @@ def test_a_kernel_its_code_and_a_comparison(
     tab.locator("#figures svg").wait_for()
     assert f"kernel {default.id}" in tab.locator("#figures").inner_text()
     visits.check("compare")
+    other = compiled_kernel(service.store, signer, "64x128x512:bf16:nt")
+    tab = visits.open(f"/compare/code?kernel={kernel.id}&kernel={other.id}")
+    tab.get_by_text("rows are the same in all").first.click()
+    visits.check("compare_code")
+    visits.open(f"/kernels/{kernel.id}/explain")
+    visits.check("kernel_explanation")
+
+
+def test_kernels_are_chosen_to_be_compared_by_ticks_or_by_their_ids(service: Service, visits: Visits) -> None:
+    kernels = [searched_kernel(service.store, f"{m}x67x31:f16:nt", us=10.0 + m) for m in (1, 3, 5)]
+    tab = visits.open("/compare")
+    visits.check("compare_form")
+    for label, kernel in zip(("Kernel A", "Kernel B"), kernels, strict=False):
+        tab.get_by_label(label).fill(kernel.id)
+    tab.get_by_role("button", name="Compare", exact=True).click()
+    tab.get_by_role("heading", name="Times, sustained").wait_for()
+    assert tab.get_by_role("rowheader", name=re.compile("^[AB]$")).count() == 2
+
+    tab = visits.open("/kernels")
+    ticks = tab.get_by_role("checkbox")
+    for at in range(3):
+        ticks.nth(at).check()
+    tab.get_by_role("button", name="Compare those that are ticked").click()
+    tab.wait_for_url("**/compare?*")
+    expect(tab.get_by_role("rowheader", name=re.compile("^[ABC]$"))).to_have_count(3)
+    tab = visits.open(f"/compare?kernel={kernels[0].id}&kernel={kernels[1].id}")
+    visits.check("compare_problems")
+    tab.go_back()
+    tab.goto("/kernels")
+    tab.get_by_role("checkbox").first.check()
+    tab.get_by_role("button", name="Compare those that are ticked").click()
+    tab.get_by_role("alert").wait_for()
+    visits.expect_complaint("422")
+    visits.check("compare_choice")
+
+
+def marked_by_keyboard(tab: Page) -> None:
+    """From the PTX by keys alone to the lines that are marked, and what is said of them."""
+    said = tab.get_by_role("status")
+    tab.get_by_role("region", name="Lines of the PTX").focus()
+    tab.keyboard.press("Tab")
+    numbers = tab.locator(".code [data-kind=ptx] a")
+    expect(numbers.first).to_be_focused()
+    expect(tab.locator(".code [data-kind=ptx] a[tabindex='0']")).to_have_count(1)
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowDown")
+    expect(numbers.nth(2)).to_be_focused()
+    tab.keyboard.press("Enter")
+    source = numbers.nth(2).inner_text()
+    expect(said).to_have_text(re.compile(rf"^Line {source} of the CUDA source. Lines marked: \d+ of the PTX"))
+    expect(tab.locator(f".code [data-kind=cuda] .on[data-line='{source}']")).to_have_count(1)
+    tab.keyboard.press("End")
+    expect(numbers.last).to_be_focused()
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.closest('[data-kind=ptx]')") is None, "one stop a text"
 
 
 def test_pinning_and_deleting_a_kernel(service: Service, visits: Visits) -> None:

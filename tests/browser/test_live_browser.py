@@ -8,16 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.visits import PICTURES, Visits
+from tests.service.pages.page_records import searched_kernel
 from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tests.waiting import until
 from tirgemm.events import BuildsCounted, Event
+from tirgemm.service.http import events
 from tirgemm.tuning_db.access.api_keys import KeyTable
 
 GEMMS = ["4096x4096x4096:f16:nt", "11008x4096x4096:f16:nt", "1023x4096x11008:bf16:nt"]
@@ -159,6 +162,20 @@ def test_requests_without_an_answer_are_given_up(working: Service, visits: Visit
     assert len(asked) >= 3
 
 
+def test_a_job_over_a_range_of_m_is_followed(working: Service, visits: Visits) -> None:
+    job: str = working.post("1..64x4096x4096:f16:nt").json()["job"]["id"]
+    working.wait_for(job, "running")
+    tell(working, *search_events(0))
+    tab = visits.open(f"/jobs/{job}")
+    for m in ("1..64", "1..8"):
+        tell(working, *(replace(event, m=m) for event in candidates(12, trials=24)), replace(race(), m=m))
+    expect(tab.get_by_role("region", name="The race at m = 1..8 as bars")).to_be_visible()
+    tab.get_by_text("of each part of the range").wait_for()
+    until(lambda: recorded(working, job) >= 24)
+    tab.locator(f'#timeline [aria-label="{recorded(working, job)} candidates over time"]').wait_for()
+    visits.check("job-range")
+
+
 def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> None:
     batch = working.http.post("/v1/batches", json={"gemms": GEMMS}).json()["id"]
     tab = visits.open(f"/models/{batch}")
@@ -174,10 +191,10 @@ def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> Non
 
 
 def test_lists_and_the_fleet_are_fetched_anew(working: Service, visits: Visits) -> None:
+    for m in (1023, 4096, 11008):
+        searched_kernel(working.store, f"{m}x4096x4096:f16:nt")
     visits.open("/")
     visits.check("front")
-    tab = visits.open("/jobs")
-    visits.check("jobs")
     tab = visits.open("/fleet")
     tab.evaluate("window.keep = 1")
     tab.get_by_text("nothing: it waits for a job").wait_for()
@@ -191,6 +208,7 @@ def test_lists_and_the_fleet_are_fetched_anew(working: Service, visits: Visits) 
     tab.get_by_text("No job matches").wait_for()
     tab.goto("/jobs?status=running")
     tab.locator("td .state-running").wait_for()
+    visits.check("jobs")
 
 
 def test_a_job_without_scripts_is_shown_as_it_is(working: Service, visits: Visits) -> None:
@@ -251,6 +269,66 @@ def test_a_refused_page_asks_ever_less_often_and_no_more_once_its_session_has_en
     tab.clock.run_for(600_000)
     assert len(asked) == before
     assert tab.get_by_role("link", name="Sign in").get_attribute("href") == f"/login?next=%2Fjobs%2F{job}"
+
+
+def test_a_stream_that_is_silent_is_given_up_and_asked_for_again(
+    working: Service, visits: Visits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = running(working)
+    tab = visits.tab
+    tab.clock.install(time=0)
+    tab.clock.pause_at(1)
+    # A proxy that takes the request and says nothing, then one that lets the first words through and no more.
+    streams: list[Route] = []
+
+    def hold(route: Route) -> None:
+        streams.append(route)
+
+    tab.route("**/v1/jobs/*/events*", hold, times=1)
+    monkeypatch.setattr(events, "BEAT_SECONDS", 1e6)
+    visits.open(f"/jobs/{job}")
+    visits.until(lambda: bool(streams))
+    tab.clock.run_for(9_900)
+    expect(tab.locator("#link")).to_be_hidden()
+    tab.clock.run_for(100)
+    tab.get_by_text("The service does not answer; this page tries again in 1 s").wait_for()
+    with tab.expect_request("**/v1/jobs/*/events*"):
+        tab.clock.run_for(1_000)
+    expect(tab.locator("#link")).to_be_hidden()
+
+    tab.clock.run_for(10_000)
+    tab.get_by_text("tries again in 1 s").wait_for()
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.05)
+    with tab.expect_request("**/v1/jobs/*/events*"):
+        tab.clock.run_for(1_000)
+    expect(tab.locator("#link")).to_be_hidden()
+    for _ in range(8):
+        tab.clock.run_for(5_000)
+        tab.wait_for_timeout(300)
+    expect(tab.locator("#link"), "it beats").to_be_hidden()
+
+
+@pytest.mark.parametrize("page", ["/fleet", "/jobs"])
+def test_a_table_that_is_fetched_anew_says_that_the_service_is_away(
+    working: Service, visits: Visits, page: str
+) -> None:
+    visits.tolerated = ("503", "net::ERR_FAILED", "htmx:timeout", "htmx:sendError", "htmx:afterRequest")
+    job = running(working)
+    tab = visits.open(page)
+    away = tab.get_by_text("The service does not answer; this page goes on when it is back.")
+    for refused in ("fulfill", "abort", "silent"):
+        if refused == "silent":
+            tab.evaluate("document.querySelector('[hx-get]').setAttribute('hx-request', '{\"timeout\": 100}')")
+        ways = {
+            "fulfill": lambda route: route.fulfill(status=503),
+            "abort": lambda route: route.abort(),
+            "silent": lambda _: None,
+        }
+        tab.route(f"**{page}*", ways[refused])
+        away.wait_for()
+        tab.unroute(f"**{page}*")
+        expect(away).to_be_hidden()
+    tab.get_by_role("link", name=re.compile(f"{job}|measuring|starting")).first.wait_for()
 
 
 def test_a_page_is_refreshed_once_at_a_time_and_once_more_for_what_came_meanwhile(

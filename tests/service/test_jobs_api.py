@@ -8,6 +8,7 @@ import pytest
 
 from tests.service.support import CPU, ODD, Service, read_events, sse
 from tirgemm.gemm import Gemm
+from tirgemm.service.http import events
 from tirgemm.tuning_db import JobRequest
 
 
@@ -123,6 +124,18 @@ def test_an_idle_stream_is_kept_alive(service: Service, monkeypatch: pytest.Monk
     job_id = queued(service)
     with service.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
         assert next(response.iter_lines()).startswith(":")
+
+
+def test_a_stream_beats_for_who_asks_and_for_nobody_else(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.05)
+    address = f"/v1/jobs/{queued(service)}"
+    with service.http.stream("GET", f"{address}/events?alive=true") as response:
+        stream = sse(response.iter_lines())
+        assert [next(stream) for _ in range(4)] == [(None, "alive", {})] * 4
+        service.http.delete(address)
+        last = [kind for _, kind, _ in stream if kind != "alive"]
+    assert last == ["cancelled"]
+    assert "event: alive" not in service.http.get(f"{address}/events").text
 
 
 def test_open_streams_do_not_hold_up_the_shutdown(service: Service) -> None:

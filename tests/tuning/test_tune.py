@@ -420,6 +420,16 @@ def test_pruned_examples_are_kept_with_rule_and_reason() -> None:
     assert all(c.rule and c.message for c in pruned)
 
 
+def test_the_first_batch_after_a_rule_prunes_has_its_sentence_and_no_other_has() -> None:
+    bench = FakeBench()
+    events: list[Event] = []
+    tuning(bench, on_event=events.append).run()
+    batches = [event for event in events if isinstance(event, BatchProposed)]
+    told = [rule for batch in batches for rule in batch.sentences]
+    assert sorted(told) == sorted(set(batches[-1].pruned)), "each rule once, while the search runs"
+    assert all(rule in batch.pruned and sentence for batch in batches for rule, sentence in batch.sentences.items())
+
+
 def test_a_named_device_is_built_for_but_not_tuned_on() -> None:
     bench = FakeBench()
     bench.device = named_device("sm_80")

@@ -103,7 +103,7 @@ def test_a_database_of_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) 
     Database.embedded(tmp_path).close()
     set_version(tmp_path, "9999")
     before = contents(tmp_path)
-    with pytest.raises(SchemaTooNew, match=r"'9999'.*'0013'.*Upgrade tirgemm"):
+    with pytest.raises(SchemaTooNew, match=r"'9999'.*'0014'.*Upgrade tirgemm"):
         Database.embedded(tmp_path)
     assert contents(tmp_path) == before
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, check_binary, sha256
@@ -180,6 +180,18 @@ def _trusted_manifest(archive: _Archive, trust: Trust) -> bytes:
 def signing_key(data: bytes) -> str:
     """The key that an artifact says signed it, believed or not. Raises CorruptArtifact, UntrustedArtifact for none."""
     return _read_signature(_Archive(data).read(_SIGNATURE))[0]
+
+
+def unverified_manifest(data: bytes) -> dict[str, Any]:
+    """The document of an artifact's manifest, whoever signed it and whether it is true or not: to be shown, no more.
+    Raises CorruptArtifact where there is none."""
+    try:
+        document = json.loads(_Archive(data).read(_MANIFEST))
+    except (ValueError, RecursionError) as error:
+        raise CorruptArtifact(f"the manifest is malformed: {error}") from error
+    if not isinstance(document, dict):
+        raise CorruptArtifact("the manifest is malformed: it is no object")
+    return document
 
 
 def read_file(path: Path) -> bytes:

@@ -57,6 +57,7 @@ class SearchLoop:
         self.building: dict[Future[Binary], Proposal] = {}
         self.built: deque[tuple[Proposal, Future[Binary]]] = deque()
         self._builds = BuildsReport(tuning.emit)
+        self._told_rules: set[str] = set()
         self.exhausted = False
         self.measured = False
 
@@ -161,10 +162,18 @@ class SearchLoop:
                 proposed=len(proposals),
                 trials=self.trials,
                 pruned=dict(self.search.pruned),
+                sentences=self._new_sentences(),
                 expected_gain=self.expected_gain,
                 seconds_left=self.tuning.seconds_left(),
             )
         )
+
+    def _new_sentences(self) -> dict[str, str]:
+        """What each rule said of the first config that it rejected, once."""
+        examples = self.search.pruned_examples
+        new = {rule: configs[0][1] for rule, configs in examples.items() if rule not in self._told_rules}
+        self._told_rules |= new.keys()
+        return new
 
     def _is_below_least_gain(self, proposals: list[Proposal]) -> bool:
         """Whether less is expected of a batch than the effort is for."""

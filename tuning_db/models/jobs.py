@@ -93,6 +93,7 @@ class BatchItemRow(Base):
     device_key: Mapped[str] = mapped_column(String(255))
     regime: Mapped[str] = mapped_column(String(16))
     expected_gain: Mapped[float] = mapped_column(Float(53))
+    times: Mapped[int] = mapped_column(Integer, server_default="1")
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
     kernel_id: Mapped[str | None] = mapped_column(ForeignKey("kernels.id", ondelete="SET NULL"), index=True)
 

@@ -43,12 +43,13 @@ _MANY_JOBS_LOCK = 7_415_014
 @dataclass(frozen=True, slots=True)
 class WantedProblem:
     """A problem of a batch to be: what a job for it is asked, or the kernel that answers it. ``fallback_id`` is the
-    kernel that is to be improved."""
+    kernel that is to be improved; ``times``: how often the problem was asked for."""
 
     request: JobRequest
     expected_gain: float = 0.0
     kernel_id: str | None = None
     fallback_id: str | None = None
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class BatchBudget:
 @dataclass(frozen=True, slots=True)
 class BatchItem:
     """A problem of a batch and how far it is. ``gain`` is the speed of its tuned kernel over the default's, 1 for none;
-    None where nobody knows."""
+    None where nobody knows. ``times``: how often it was asked for."""
 
     gemm: Gemm
     state: ItemState
@@ -70,6 +71,7 @@ class BatchItem:
     job_id: str | None
     kernel_id: str | None
     gain: float | None
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class BatchTable(ClockedTables):
                     "device_key": one.request.device.key,
                     "regime": one.request.regime,
                     "expected_gain": one.expected_gain,
+                    "times": one.times,
                     "job_id": None,
                     "kernel_id": one.kernel_id,
                 }
@@ -278,6 +281,7 @@ def _batch(connection: Connection, row: Row[Any]) -> Batch:
         GemmRow.text,
         item.regime,
         item.expected_gain,
+        item.times,
         item.job_id,
         JobRow.status,
         kernel_id.label("kernel"),
@@ -311,4 +315,4 @@ def _item(row: Row[Any]) -> BatchItem:
         timing = Timings.from_json(row.timings).of(row.regime)
         gain = timing.ratio_to("default") if timing is not None else None
     state: ItemState = row.status or ("deleted" if row.kernel is None else "hit")
-    return BatchItem(rows.parsed_gemm(row.text), state, row.expected_gain, row.job_id, row.kernel, gain)
+    return BatchItem(rows.parsed_gemm(row.text), state, row.expected_gain, row.job_id, row.kernel, gain, row.times)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -22,6 +22,7 @@ from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.views.code_figures import CodeFigures, code_figures
 from tirgemm.service.views.comparison import PairedTimes, verdict
+from tirgemm.service.views.kernels.code_differences import CountRow, count_rows, figure_rows
 from tirgemm.service.views.kernels.kernel_comparison import (
     LETTERS,
     MAX_KERNELS,
@@ -132,21 +133,15 @@ class CompareBody(BaseModel):
     choices: list[KernelChoice] = []
 
 
-class CountRowBody(BaseModel):
-    """One figure of the machine code of each kernel; null where it is not known."""
-
-    name: str
-    values: list[int | None]
-
-
 class CompareCodeBody(BaseModel):
-    """What the machine code of kernels says: figures, instructions by kind, in all and in the main loop; by letter what
-    is ``missing``, and the roofline that all are in, as an SVG."""
+    """What the machine code of kernels says: figures, instructions by kind, in all and in the main loop, and by opcode,
+    what differs first; by letter what is ``missing``, and the roofline that all are in, as an SVG."""
 
     letters: list[str]
-    figures: list[CountRowBody]
-    units: list[CountRowBody]
-    loop: list[CountRowBody]
+    figures: list[CountRow]
+    units: list[CountRow]
+    loop: list[CountRow]
+    opcodes: list[CountRow]
     missing: dict[str, str]
     roofline: str | None
 
@@ -184,9 +179,10 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
             missing.setdefault(letter, str(error))
     document = CompareCodeBody(
         letters=list(LETTERS[: len(records)]),
-        figures=_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures]),
-        units=_rows([{"all": each.instructions} | dict(each.units) if each.units else {} for each in figures]),
-        loop=_rows([dict(each.loop) for each in figures]),
+        figures=list(figure_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures])),
+        units=list(count_rows([_units(each) for each in figures])),
+        loop=list(count_rows([dict(each.loop) for each in figures])),
+        opcodes=list(count_rows([dict(each.opcodes) for each in figures])),
         missing=missing,
         roofline=common_roofline(explanations),
     )
@@ -203,9 +199,9 @@ async def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:
         return CodeFigures(record.artifact_bytes, missing=str(error))
 
 
-def _rows(columns: Sequence[Mapping[str, int | None]]) -> list[CountRowBody]:
-    names = dict.fromkeys(name for column in columns for name in column)
-    return [CountRowBody(name=name, values=[column.get(name) for column in columns]) for name in names]
+def _units(figures: CodeFigures) -> dict[str, int]:
+    """Instructions by kind, and all of them."""
+    return {"all": figures.instructions, **dict(figures.units)} if figures.instructions is not None else {}
 
 
 def _records(state: ServiceState, ids: list[str]) -> list[KernelRecord]:

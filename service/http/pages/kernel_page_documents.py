@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
+from markupsafe import Markup
 from pydantic import BaseModel
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.kernel_table_page import ListedKernelBody, listed_members
+from tirgemm.service.pages.code_markup import code_markup
+from tirgemm.service.views.kernels.code_budget import lines_that_fit
 from tirgemm.service.views.kernels.code_lines import CodeText
 from tirgemm.service.views.kernels.get_snippets import Snippet
-from tirgemm.service.views.kernels.kernel_history import environment_of
+from tirgemm.service.views.kernels.history_drawing import HistoryPoint, history_drawing
+from tirgemm.service.views.kernels.kernel_history import changed
 from tirgemm.service.views.kernels.kernel_timings import RegimeTimes
 from tirgemm.tuning.records import KernelRecord
 
@@ -27,17 +32,20 @@ class KnobBody(BaseModel):
 
 class OtherKernelBody(ListedKernelBody):
     """Another kernel of the same problem. ``same``: it has the same machine code and launch; ``changed``: what of the
-    environment is other there, and how."""
+    environment is other there, and how, null where that is not known of it."""
 
     config_hash: str
     same: bool
     default_ratio: float | None
     environment: dict[str, str]
-    changed: dict[str, str]
+    changed: dict[str, str | None]
 
     @classmethod
-    def of(cls, other: KernelRecord, record: KernelRecord) -> OtherKernelBody:
-        timing, environment = other.timings.of(other.regime), environment_of(other)
+    def of(
+        cls, other: KernelRecord, environment: dict[str, str], record: KernelRecord, own: Mapping[str, str]
+    ) -> OtherKernelBody:
+        """``environment`` is the other's, ``own`` that of ``record``, whose page it is."""
+        timing = other.timings.of(other.regime)
         return cls(
             **listed_members(other),
             config_hash=other.config.digest,
@@ -45,7 +53,7 @@ class OtherKernelBody(ListedKernelBody):
             us=timing.median_us if timing else None,
             default_ratio=timing.ratio_to("default") if timing else None,
             environment=environment,
-            changed=_changed(environment_of(record), environment),
+            changed=changed(own, environment),
         )
 
 
@@ -70,6 +78,18 @@ class KernelPageBody(BaseModel):
     elsewhere: list[OtherKernelBody]
     default_id: str | None
     may_change: bool
+
+    @property
+    def history_svg(self) -> Markup:
+        """The times of this kernel and its history in its regime, empty where there are not two."""
+        timing = self.kernel.timings.get(self.kernel.regime) or {}
+        own = HistoryPoint(self.kernel.created_at, timing.get("median_us"), self.environment, own=True)
+        others = [
+            HistoryPoint(other.created_at, other.us, other.environment, own=False)
+            for other in reversed(self.history)
+            if other.regime == self.kernel.regime
+        ]
+        return history_drawing([own, *others])
 
 
 class ExplanationPageBody(BaseModel):
@@ -110,8 +130,8 @@ class KernelCodeBody(BaseModel):
     texts: list[CodeTextBody]
 
     @classmethod
-    def of(cls, record: KernelRecord, texts: Sequence[CodeText], most: int) -> KernelCodeBody:
-        """Of each text the first ``most`` lines."""
+    def of(cls, record: KernelRecord, texts: Sequence[CodeText], most_bytes: int) -> KernelCodeBody:
+        """The texts from their first lines on, within ``most_bytes`` bytes in all."""
         linked = {line.source for text in texts if text.kind != "cuda" for line in text.lines} - {None}
         colours = {source: at % 8 for at, source in enumerate(sorted(source for source in linked if source))}
         bodies = [
@@ -125,12 +145,30 @@ class KernelCodeBody(BaseModel):
                     CodeLineBody(text=line.text, source=line.source, colour=colours.get(line.source or 0))
                     for line in text.lines[:most]
                 ],
-                left_out=max(0, len(text.lines) - most),
+                left_out=len(text.lines) - most,
                 url=f"/kernels/{record.id}/code/{text.kind}",
             )
-            for text in texts
+            for text, most in zip(texts, lines_that_fit(texts, most_bytes), strict=True)
         ]
         return cls(id=record.id, gemm=str(record.gemm), texts=bodies)
+
+    @cached_property
+    def _shown(self) -> dict[str, set[int]]:
+        """By kind the lines of the source that are shown there, or lines of them."""
+        return {
+            text.kind: {line.source for line in text.lines if line.source is not None and line.colour is not None}
+            for text in self.texts
+        }
+
+    def markup(self, text: CodeTextBody) -> Markup:
+        """The lines of one of the texts as the page has them."""
+        return code_markup(text.kind, text.lines, lambda source: self.target(text.kind, source))
+
+    def target(self, kind: str, source: int) -> str:
+        """Where the number of a line leads: from the source to its machine code, else to its PTX; from these to the
+        source; to the first line of its own text where the others show none."""
+        places = ("sass", "ptx", kind) if kind == "cuda" else ("cuda", kind)
+        return f"{next(place for place in places if source in self._shown.get(place, ()))}-{source}"
 
 
 def knobs_of(record: KernelRecord) -> list[KnobBody]:
@@ -141,7 +179,3 @@ def knobs_of(record: KernelRecord) -> list[KnobBody]:
     except InvalidRequest:
         meanings = {}
     return [KnobBody(name=name, value=value, meaning=meanings.get(name) or None) for name, value in record.config.knobs]
-
-
-def _changed(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
-    return {name: there[name] for name in sorted(there) if name in here and here[name] != there[name]}

@@ -10,7 +10,14 @@ from tirgemm.service.http.batch_documents import BatchList, BatchSummary
 from tirgemm.service.http.documents import JobDocument, JobList
 from tirgemm.service.views.fleet_view import FleetView
 from tirgemm.service.views.job_history import FinalistRace, JobHistory
-from tirgemm.service.views.job_pictures import MARKS, prediction_picture, race_picture, timeline_picture
+from tirgemm.service.views.job_pictures import (
+    FAILURE_MARKS,
+    MARKS,
+    failures,
+    prediction_picture,
+    race_picture,
+    timeline_picture,
+)
 from tirgemm.service.views.model_layers import ModelLayers
 from tirgemm.service.views.service_overview import ServiceOverview
 from tirgemm.service.views.spaces.listing import candidate_url
@@ -67,6 +74,16 @@ class JobPage(BaseModel):
     def marks(self) -> tuple[str, ...]:
         """The outlines of the marks of the families, in their order."""
         return MARKS
+
+    @property
+    def failure_marks(self) -> dict[str, str]:
+        """The outline of the mark of each status of a candidate that failed."""
+        return FAILURE_MARKS
+
+    @property
+    def failed_counts(self) -> dict[str, int]:
+        """How many candidates have no time, by such a status."""
+        return {status: len(points) for status, points in failures(self.history).items()}
 
     @property
     def timeline(self) -> Markup:

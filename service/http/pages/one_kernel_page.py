@@ -40,8 +40,8 @@ from tirgemm.tuning_db.access.api_keys import ApiKey
 
 router = APIRouter(prefix="/kernels", tags=["pages"])
 
-# Of each text on the page of the code: with those of all others far below a page's megabyte.
-MOST_LINES = 2500
+# Of all texts on the page of the code: the rest of a page's megabyte is for what is around them.
+CODE_BYTES = 900_000
 
 T = TypeVar("T")
 
@@ -61,6 +61,11 @@ def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | No
     others = [each for each in kernels_of_problem(state.database, record) if each.id != record.id]
     defaults = [each for each in others if each.role == "fallback" and each.regime == record.regime]
     history = [each for each in others if each.device.model == record.device.model]
+    environment = environment_of(state.store, record)
+
+    def body(other: KernelRecord) -> OtherKernelBody:
+        return OtherKernelBody.of(other, environment_of(state.store, other), record, environment)
+
     return KernelPageBody(
         kernel=KernelDocument.of(record),
         role_words=role_words(record.role, portable=record.portable, other_device=record.other_device),
@@ -69,12 +74,12 @@ def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | No
         flops=record.gemm.flops,
         times=list(regime_times(record, samples)),
         knobs=knobs_of(record),
-        environment=environment_of(record),
+        environment=environment,
         snippets=list(snippets(record, url, state.public_key, signed_in=caller is not None)),
         signer=state.public_key,
         search=search_words(record.timings.search, record.trials),
-        history=[OtherKernelBody.of(each, record) for each in history],
-        elsewhere=[OtherKernelBody.of(each, record) for each in others if each not in history],
+        history=[body(each) for each in history],
+        elsewhere=[body(each) for each in others if each not in history],
         default_id=next((each.id for each in defaults if each.device.key == record.device.key), None),
         may_change=caller is None or caller.allows("admin"),
     )
@@ -101,7 +106,7 @@ async def code_page(kernel_id: str, site: OwnSite, state: State) -> Response:
     """Source, TVMScript, PTX and machine code of a kernel side by side, with their lines linked."""
     record, opened = await run_in_threadpool(_opened, state, kernel_id)
     texts = [await _linked(state, opened, kind) for kind in kinds(opened.package)]
-    document = KernelCodeBody.of(record, texts, MOST_LINES)
+    document = KernelCodeBody.of(record, texts, CODE_BYTES)
     return await run_in_threadpool(site.answer, "kernel_code.html", f"Code of {document.gemm}", document)
 
 

@@ -104,7 +104,7 @@ class SpaceDocument(BaseModel):
 
     @property
     def parallel_svg(self) -> Markup:
-        return parallel_drawing(self.parallel)
+        return parallel_drawing(self.parallel, self.candidate_url)
 
     def share_svg(self, share: float) -> Markup:
         return share_bar(share)

@@ -52,6 +52,14 @@ async def _after(
 # Looked at before a stream starts, so that what is wrong is still an error and not the end of a stream.
 FoundJob = Annotated[Job, Depends(_job)]
 After = Annotated[int, Depends(_after)]
+Beats = Annotated[
+    bool,
+    Query(
+        alias="alive",
+        description="Send an event alive at once, and after each four seconds without another, without an id: a "
+        "browser's page sees no comments, and could not tell a silent job from a connection that is gone.",
+    ),
+]
 
 
 def job_document(state: ServiceState, job: Job) -> JobDocument:
@@ -138,11 +146,11 @@ def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, r
 
 
 @router.get("/{job_id}/events", response_class=EventSourceResponse)
-async def job_events(job: FoundJob, state: State, after: After) -> AsyncIterator[ServerSentEvent]:
+async def job_events(job: FoundJob, state: State, after: After, beats: Beats = False) -> AsyncIterator[ServerSentEvent]:
     """The job's events as they happen, from the first one or from behind Last-Event-ID; ends when the job ends.
 
     Kinds: started, phase, fallback, batch, builds, candidate, race, selected, and last one of done, failed, cancelled.
     A comment comes every 15 seconds in which nothing happens.
     """
-    async for event in stream(state, job.id, after):
+    async for event in stream(state, job.id, after, beats=beats):
         yield event

@@ -3,9 +3,8 @@
 
 addEventListener("DOMContentLoaded", async () => {
   const { id, status, last, words } = document.getElementById("job").dataset;
-  const answer = await fetch(location.href, { headers: { Accept: "application/json" } });
-  if (!answer.ok) return;
-  const page = await answer.json();
+  const page = await live.document();
+  if (page === null) return;
   const told = page.history;
   // Candidates come as arrays, as there may be thousands.
   told.candidates = told.candidates.map((row) => Object.fromEntries(told.columns.map((name, at) => [name, row[at]])));
@@ -140,8 +139,10 @@ class Charts {
     const line = this.points.map(({ us, m }) => (best = us && !m && (best === null || us < best) ? us : best));
     const families = this.families.map((name) => this.points.map(({ family, us }) => (family === name && us) || null));
     const top = Math.max(...this.points.map(({ us }) => us || 0)) || 1;
-    const failed = this.points.map(({ us }) => (us ? null : top * 1.12));
-    return [this.points.map(({ seconds }) => seconds), line, ...families, failed];
+    const failed = Object.keys(failures()).map((kind) =>
+      this.points.map(({ us, status }) => (!us && failureOf(status) === kind ? top * 1.12 : null)),
+    );
+    return [this.points.map(({ seconds }) => seconds), line, ...families, ...failed];
   }
 
   clocks() {
@@ -168,7 +169,7 @@ class Charts {
         {},
         { label: "best so far", stroke: colours("--ink"), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
         ...this.families.map((name, place) => marked(name, marks(place % 4), colours(`--family${place % 4}`), true)),
-        marked("failed", marks(4), colours("--bad"), false),
+        ...Object.entries(failures()).map(([kind, outline]) => marked(kind, outlines(outline), colours("--bad"), false)),
       ],
       hooks: { setCursor: [(chart) => this.point(chart)] },
     };
@@ -269,7 +270,32 @@ const logarithmic = {
   values: (_chart, splits) => splits.map((value) => Number(value.toPrecision(3)).toLocaleString("en")),
 };
 
-// Marks of a series: a circle, a square, a triangle, a diamond, and a cross for what failed.
+// The outline of the mark of each status of a candidate without a time, as the page defines them.
+function failures() {
+  const marks = [...document.querySelectorAll("marker[id^=failed-]")];
+  return Object.fromEntries(marks.map((mark) => [mark.id.slice("failed-".length), mark.firstElementChild.getAttribute("d")]));
+}
+
+function failureOf(status) {
+  return document.getElementById(`failed-${status}`) ? status : "other";
+}
+
+// Marks of what failed.
+function outlines(outline) {
+  const mark = new Path2D(outline);
+  return (chart, series, first, last) => {
+    const path = new Path2D();
+    const [xs, ys] = [chart.data[0], chart.data[series]];
+    for (let place = first; place <= last; place += 1) {
+      if (ys[place] === null || ys[place] === undefined) continue;
+      const x = chart.valToPos(xs[place], "x", true);
+      path.addPath(mark, new DOMMatrix([devicePixelRatio, 0, 0, devicePixelRatio, x, chart.valToPos(ys[place], "y", true)]));
+    }
+    return { stroke: path, fill: null, clip: null, flags: 3 };
+  };
+}
+
+// Marks of a family: a circle, a square, a triangle, a diamond.
 function marks(shape) {
   return (chart, series, first, last) => {
     const path = new Path2D();
@@ -281,7 +307,7 @@ function marks(shape) {
       const y = chart.valToPos(ys[place], "y", true);
       drawMark(path, shape, x, y, size);
     }
-    return { stroke: path, fill: shape === 4 ? null : path, clip: null, flags: 3 };
+    return { stroke: path, fill: path, clip: null, flags: 3 };
   };
 }
 
@@ -293,13 +319,8 @@ function drawMark(path, shape, x, y, size) {
     path.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
   } else if (shape === 2) {
     corners(path, [[x - size, y + size], [x, y - size], [x + size, y + size]]);
-  } else if (shape === 3) {
-    corners(path, [[x - size, y], [x, y - size], [x + size, y], [x, y + size]]);
   } else {
-    for (const [from, to] of [[-size, size], [size, -size]]) {
-      path.moveTo(x + from, y - size);
-      path.lineTo(x + to, y + size);
-    }
+    corners(path, [[x - size, y], [x, y - size], [x + size, y], [x, y + size]]);
   }
 }
 

@@ -7,36 +7,60 @@ const live = {
 
   // Follow the events of `address` from behind the event `last`. `on(kind, data)` is called with each, `link(state)` with
   // "lost" (and the seconds until the next try, where they are known), "back" and "signed out". A browser comes back by
-  // itself where the connection broke; where the server refused, here, ever later. It ends with an event of one of
-  // `ends`, and where the session has ended.
+  // itself where the connection broke; where the server refused, or was silent for longer than it ever is, here, ever
+  // later. It ends with an event of one of `ends`, and where the session has ended.
   follow(address, last, kinds, ends, on, link) {
     const [shortest, longest] = [1, 60];
+    const here = () => `${address}?after=${last}&alive=true`;
     let source = null;
     let lost = false;
     let seconds = shortest;
+    let watch = null;
+    const lose = () => {
+      if (!lost) link("lost");
+      lost = true;
+    };
+    const later = () => {
+      setTimeout(open, 1000 * seconds);
+      link("lost", seconds);
+      seconds = Math.min(2 * seconds, longest);
+    };
+    const listen = () => {
+      clearTimeout(watch);
+      watch = setTimeout(() => {
+        source.close();
+        lose();
+        later();
+      }, live.patience);
+    };
+    const alive = () => {
+      listen();
+      if (lost) link("back");
+      lost = false;
+      seconds = shortest;
+    };
     const open = () => {
-      source = new EventSource(`${address}?after=${last}`);
-      source.onopen = () => {
-        if (lost) link("back");
-        lost = false;
-        seconds = shortest;
-      };
+      source = new EventSource(here());
+      listen();
       source.onerror = async () => {
-        if (!lost) link("lost");
-        lost = true;
-        if (source.readyState !== EventSource.CLOSED) return;
-        if (await live.signedOut(`${address}?after=${last}`)) {
-          link("signed out");
+        lose();
+        if (source.readyState !== EventSource.CLOSED) {
+          listen();
           return;
         }
-        setTimeout(open, 1000 * seconds);
-        link("lost", seconds);
-        seconds = Math.min(2 * seconds, longest);
+        clearTimeout(watch);
+        if (await live.signedOut(here())) link("signed out");
+        else later();
       };
+      source.addEventListener("alive", alive);
       for (const kind of [...kinds, ...ends]) {
         source.addEventListener(kind, (event) => {
+          alive();
           last = event.lastEventId || last;
-          if (ends.includes(kind)) source.close();
+          if (ends.includes(kind)) {
+            source.close();
+            clearTimeout(watch);
+          }
           on(kind, JSON.parse(event.data));
         });
       }
@@ -90,6 +114,30 @@ const live = {
       if (part && newer && newer.innerHTML !== part.innerHTML) part.innerHTML = newer.innerHTML;
     }
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  },
+
+  // The JSON document of the page, asked for until there is one; null where the server has none for this browser.
+  async document() {
+    for (let seconds = 1; ; seconds = Math.min(2 * seconds, 60)) {
+      let status = 0;
+      try {
+        const answer = await fetch(location.href, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(live.patience) });
+        status = answer.status;
+        if (answer.ok) {
+          const read = await answer.json();
+          live.tellLink("back");
+          return read;
+        }
+      } catch {
+        // No answer, or half of one.
+      }
+      if (status >= 400 && status < 500 && status !== 429) {
+        if (status === 401 || status === 403) live.tellLink("signed out");
+        return null;
+      }
+      live.tellLink("lost", seconds);
+      await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+    }
   },
 
   // A function that has the page refreshed soon, but not so often that the server has much to do, and one at a time: what

@@ -69,7 +69,7 @@ def common_roofline(explanations: Mapping[str, Mapping[str, Any]]) -> str | None
     their speed up. None where none has one."""
     peaks: dict[str, float] = {}
     memories: dict[str, float] = {}
-    points: list[tuple[str, float, float]] = []
+    places: dict[tuple[float, float], list[str]] = {}
     for letter, explanation in explanations.items():
         roofline, model = explanation["roofline"], explanation["device"]["model"]
         rates = {ceiling["name"]: ceiling["rate"] for ceiling in roofline["ceilings"]} if roofline else {}
@@ -77,7 +77,10 @@ def common_roofline(explanations: Mapping[str, Mapping[str, Any]]) -> str | None
             continue
         peaks[f"{model}, {roofline['peak']}"] = rates["compute"]
         memories[f"memory of {model}"] = rates["dram"]
-        points.append((letter, roofline["intensity"]["dram"], roofline["tflops"]))
-    if not points:
+        # One dot with all their letters for kernels in the same place, to three digits.
+        place = (float(f"{roofline['intensity']['dram']:.3g}"), float(f"{roofline['tflops']:.3g}"))
+        places.setdefault(place, []).append(letter)
+    if not places:
         return None
+    points = [(", ".join(letters), *place) for place, letters in places.items()]
     return roofline_picture([*peaks.items()], [*memories.items()], points, "Roofline of device memory")

@@ -93,9 +93,9 @@ def _legend(left: float, top: float) -> tuple[list[str], float]:
     return shapes, x
 
 
-def parallel_drawing(parallel: ParallelLines) -> Markup:
+def parallel_drawing(parallel: ParallelLines, url: Callable[[str], str]) -> Markup:
     """An axis a knob, with its values from the bottom up, and the time on the last one, fastest on top; what has no
-    time ends beneath it."""
+    time ends beneath it. A line leads to its candidate, whose address ``url`` makes of the config's hash."""
     axes = parallel.axes
     times = [line.us for line in parallel.lines if line.us is not None]
     top, height = 3 * _LINE, max(_AXIS_HEIGHT, _LINE * max((len(axis.values) for axis in axes), default=1))
@@ -117,7 +117,7 @@ def parallel_drawing(parallel: ParallelLines) -> Markup:
     def points(line: ConfigLine) -> list[tuple[float, float]]:
         return [*((xs[at], up(at, place)) for at, place in enumerate(line.places)), (xs[-1], time_place(line.us))]
 
-    shapes = [path(points(line), _kind(line)) for line in parallel.lines]
+    shapes = [_line(line, points(line), url(line.config_hash)) for line in parallel.lines]
     for at, axis in enumerate(axes):
         # Names in two rows, for neighbours may be longer than the axes are apart.
         shapes += _axis(xs[at], top, height, axis.knob, at % 2 * _LINE)
@@ -135,11 +135,16 @@ def parallel_drawing(parallel: ParallelLines) -> Markup:
         f"Parallel coordinates of {parallel.candidates} candidates over {len(axes)} knobs and their time; the fastest "
         f"{parallel.fast} are highlighted"
     )
-    return drawing("parallel", "img", title, xs[-1] + right, top + height + 2 * _LINE, shapes)
+    return drawing("parallel", "group", title, xs[-1] + right, top + height + 2 * _LINE, shapes)
 
 
 def _axis(x: float, top: float, height: float, name: str, raised: float) -> Sequence[str]:
     return [path([(x, top), (x, top + height)], "axis"), text(x, top - 8 - raised, name, "m strong")]
+
+
+def _line(line: ConfigLine, points: Sequence[tuple[float, float]], url: str) -> str:
+    label = f"{line.config_hash[:8]}: {f'{us_text(line.us)} µs' if line.us is not None else 'failed or pruned'}"
+    return f'<a href="{escape(url)}" aria-label="{escape(label)}">{path(points, "hit")}{path(points, _kind(line))}</a>'
 
 
 def _kind(line: ConfigLine) -> str:

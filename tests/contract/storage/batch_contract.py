@@ -52,9 +52,9 @@ class BatchContract(QueueFixtures):
     ) -> None:
         known = SqlStore(database).put_kernel(kernel())
         batch = batches.submit(
-            [wanted(3, 0.1), wanted(5, 0.7), WantedProblem(JobRequest(GEMM, DEVICE), 0.3, known.id)], asked=4
+            [wanted(3, 0.1, times=2), wanted(5, 0.7), WantedProblem(JobRequest(GEMM, DEVICE), 0.3, known.id)], asked=4
         )
-        assert [item.gemm.m for item in batch.items] == [5, 17, 3]
+        assert [(item.gemm.m, item.times) for item in batch.items] == [(5, 1), (17, 1), (3, 2)]
         assert (batch.asked, batch.status, batch.states) == (4, "queued", {"queued": 2, "hit": 1})
         assert batch.items[1].kernel_id == known.id
         assert batches.batch(batch.id) == batch

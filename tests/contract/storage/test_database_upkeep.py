@@ -47,7 +47,7 @@ def test_the_summary_counts_what_is_there(database: Database) -> None:
     store.add_candidate(candidate(2, status=Status.PRUNED, sample_sets=()))
     JobQueue(database).submit(JobRequest(stored.gemm, DEVICE))
     actual = info(database)
-    assert actual.schema == "0013"
+    assert actual.schema == "0014"
     assert actual.database_bytes > 10_000
     assert actual.candidates == {"measured": 1, "pruned": 1}
     assert actual.jobs == {"queued": 1}

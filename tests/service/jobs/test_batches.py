@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from tests.helpers.command_line import own_folders, runner
-from tests.service.support import CPU, ODD, Service, kernel_record, queueing, serving
+from tests.service.support import CPU, ODD, Service, kernel_record, queueing, serving, sse
 from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Trust
 from tirgemm.client import Client
 from tirgemm.gemm import Gemm
+from tirgemm.service.http import events
 from tirgemm.tuning_db import JobRequest
 
 TRUSTED = "ed25519:" + "A" * 43 + "="
@@ -154,6 +155,19 @@ def test_a_batch_is_followed_to_its_end_and_cancelled_as_one(service: Service, c
     with service.http.stream("GET", path, headers={"Last-Event-ID": "3"}) as response:
         text = response.read().decode()
     assert ("id: 4" in text, "event: cancelled" in text) == (True, True), "told again to whoever comes back"
+
+
+def test_the_stream_of_a_batch_beats_for_who_asks(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.05)
+    batch = client.submit_batch(["129x67x31", "131x67x31"], device=CPU.key)
+    with service.http.stream("GET", f"/v1/batches/{batch['id']}/events?alive=true") as response:
+        stream = sse(response.iter_lines())
+        kinds = [next(stream)[1] for _ in range(5)]
+        assert (kinds[0], kinds.count("alive"), kinds.count("progress")) == ("alive", 4, 1)
+        client.cancel_batch(batch["id"])
+        assert [kind for _, kind, _ in stream if kind != "alive"] == ["cancelled"]
 
 
 def test_a_batch_that_is_done_is_neither_followed_for_long_nor_cancelled(service: Service, client: Client) -> None:

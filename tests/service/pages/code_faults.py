@@ -1,4 +1,5 @@
-"""Compilers as faulty as they may be, called in the process of a service that compiles for its pages."""
+"""Compilers as faulty as they may be, or with as much to say, called in the process of a service that compiles for its
+pages."""
 
 from __future__ import annotations
 
@@ -40,3 +41,11 @@ def crash(opened: OpenedArtifact, kind: str) -> CodeText:
     if kind == "ptx":
         os.kill(os.getpid(), signal.SIGSEGV)
     return CodeText(kind, (CodeLine(str(os.getpid())),))
+
+
+def endless(opened: Opened, kind: str) -> CodeText:
+    """As a compiler of far more lines than a page can have, each linked and of characters that take the most bytes; of
+    TVMScript a few."""
+    del opened
+    lines = tuple(CodeLine(f"\t<&'\"\\{kind} {number}>" * 3, 1 + number % 9999) for number in range(20_000))
+    return CodeText(kind, lines[:9] if kind == "script" else lines)

@@ -40,7 +40,13 @@ def search_events(count: int = 24, *, trials: int = 64, first: int = 0) -> Itera
     yield SearchStarted(
         families=FAMILIES, space={"simt": 12288, "mma": 7680}, budget={"trials": trials, "seconds": 60}, recorded=0
     )
-    yield BatchProposed(proposed=8, trials=8, pruned={"registers": 412, "tile_shape": 96}, expected_gain=0.12)
+    yield BatchProposed(
+        proposed=8,
+        trials=8,
+        pruned={"registers": 412, "tile_shape": 96},
+        sentences={"tile_shape": "block_m=16 is less than the 32 rows of a warp"},
+        expected_gain=0.12,
+    )
     yield BuildsCounted(queued=5, building=2, built=1)
     yield PhaseEntered(phase=Phase.MEASURING, seconds_left=50.0)
     yield from candidates(count, trials=trials, first=first)

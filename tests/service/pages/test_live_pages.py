@@ -80,6 +80,7 @@ def test_a_job_shows_what_it_has_told(service: Service, browser: Browser) -> Non
     assert (first["family"], first["digest"], first["clock_mhz"]) == ("simt", digest(0), 1755.0)
     assert told["builds"] == {"queued": 5, "building": 2, "built": 1}
     assert told["pruned"][0] == {"rule": "registers", "count": 412, "sentence": "312 registers a thread; 255 are there"}
+    assert told["pruned"][1]["sentence"] == "block_m=16 is less than the 32 rows of a warp", "known while it searches"
     assert told["failed"][0]["message"] == "ptxas: too much shared memory"
     assert told["failed"][0]["digest"] == digest(6)
     best = told["standing"]["best_us"]
@@ -106,8 +107,14 @@ def test_every_candidate_is_in_the_pictures_once(service: Service, browser: Brow
         paths = re.findall(r'<path d="M([^"]*)" class="points" marker-start="url\(#mark\d\)"', picture)
         marks = sum(len(path.split("L")) for path in paths)
         assert marks == statuses.count("measured")
-    crosses = re.findall(r'<path d="M([^"]*)" class="points" marker-start="url\(#cross\)"', timeline)
-    assert len(crosses[0].split("L")) == statuses.count("failed")
+    failed = {}
+    for path, status in re.findall(r'<path d="M([^"]*)" class="points" marker-start="url\(#failed-(\w+)\)"', timeline):
+        failed[status] = len(path.split("L"))
+        assert page.count(f'id="failed-{status}"') == 1
+    assert failed == {"build_failed": 4, "wrong": 2}
+    assert sum(failed.values()) == statuses.count("failed")
+    legend = page.partition('class="legend"')[2].partition("</ul>")[0]
+    assert re.findall(r"</svg> (build failed|wrong|crashed|timed out)", legend) == ["build failed", "wrong"]
 
 
 def test_a_job_that_has_ended_shows_the_same_but_cannot_be_cancelled(service: Service, browser: Browser) -> None:
@@ -365,6 +372,23 @@ def test_a_model_shows_each_layer_and_the_gain_weighted_by_time(service: Service
     assert "2.000 ×" in page
     assert "takes 40.00 µs now, with the defaults 80.00 µs" in page
     assert f'href="/models/{batch["id"]}"' in browser.open("/models").text
+
+
+def test_a_layer_counts_as_often_as_the_batch_asked_for_it(service: Service, browser: Browser) -> None:
+    tuned, default = (Gemm.parse(text) for text in ("129x67x31:f16:nt", "130x67x31:f16:nt"))
+    batch = service.http.post("/v1/batches", json={"gemms": [*[str(tuned)] * 3, str(default)]}).json()
+    assert {item["gemm"]: item["times"] for item in batch["items"]} == {str(tuned): 3, str(default): 1}
+    kernel_record(service.store, JobRequest(tuned, CPU), timing=timing(10.0, 50.0))
+    kernel_record(service.store, JobRequest(default, CPU), "fallback", timing=Timing(30.0))
+    model = service.http.get(f"/models/{batch['id']}").json()["model"]
+    assert (model["calls"], model["total_us"], model["default_us"], model["gain"]) == (4, 60.0, 180.0, 3.0)
+    assert [layer["share"] for layer in model["layers"]] == [0.5, 0.5]
+    page = browser.open(f"/models/{batch['id']}").text
+    assert "Once through the 4 layers whose shapes were timed takes 60.00 µs now" in page
+    assert "Each shape counts as often as the batch asked for it." in page
+    with service.state.database.write() as connection:
+        connection.exec_driver_sql("UPDATE batch_items SET times = 1")  # as of a batch of before the column
+    assert "how often this batch asked for each was not kept" in browser.open(f"/models/{batch['id']}").text
 
 
 def test_a_pinned_kernel_is_what_a_layer_is_served_with(service: Service) -> None:

@@ -235,8 +235,14 @@ def test_lines_pass_through_the_values_and_the_fastest_tenth_is_on_top(space: Se
     times = sorted(line["us"] for line in lines.values() if line["us"])
     assert [line["us"] for line in parallel["lines"][-6:]] == pytest.approx(times[:6][::-1])
     assert [line["is_fast"] for line in parallel["lines"]] == [False] * 57 + [True] * 6
-    drawn = re.findall(r'<path d="M[^"]+" class="(\w+)"/>', browser.open(SPACE).text)
-    assert drawn[:63] == ["lost"] * 3 + ["line"] * 54 + ["fast"] * 6
+    drawn = re.findall(
+        r'<a href="([^"]+)" aria-label="[^"]+"><path d="M[^"]+" class="hit"/><path d="M[^"]+" class="(\w+)"/></a>',
+        browser.open(SPACE).text,
+    )
+    assert [kind for _, kind in drawn] == ["lost"] * 3 + ["line"] * 54 + ["fast"] * 6
+    assert browser.open(unescape(drawn[-1][0])).status_code == 200
+    fastest = f"/candidates/{parallel['lines'][-1]['config_hash']}?"
+    assert drawn[-1][0].startswith(fastest), "a line leads to its candidate"
 
 
 def test_of_very_many_candidates_some_lines_are_drawn_and_all_of_the_fastest_tenth(space: Service) -> None:
