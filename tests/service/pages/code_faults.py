@@ -43,7 +43,7 @@ def crash(opened: OpenedArtifact, kind: str) -> CodeText:
     return CodeText(kind, (CodeLine(str(os.getpid())),))
 
 
-def endless(opened: Opened, kind: str) -> CodeText:
+def endless(opened: OpenedArtifact, kind: str) -> CodeText:
     """As a compiler of far more lines than a page can have, each linked and of characters that take the most bytes; of
     TVMScript a few."""
     del opened
