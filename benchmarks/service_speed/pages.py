@@ -1,7 +1,9 @@
 """Measure how long the service's pages take to answer a browser, with many kernels in the database.
 
 A real server process on a temporary SQLite database; one connection, which asks for one page after the other. Scripts,
-style sheets and pictures are not asked for: a browser keeps them.
+style sheets and pictures are not asked for: a browser keeps them. What a page shows is the most that it may: a batch of
+1,000 problems, a job of 4,096 candidates, the longest machine code; explanations and code are asked for once before, as
+they are kept.
 
 usage: python -m benchmarks.service_speed.pages [--kernels 100000] [--out FILE]     from the root of the repository
 """
@@ -17,10 +19,15 @@ from pathlib import Path
 import httpx
 
 from benchmarks.command import run
+from benchmarks.service_speed.page_addresses import (
+    ANSWER_SECONDS,
+    addresses,
+    ask_for_model,
+    store_compiled,
+    store_job,
+)
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, asked, parser, server
-
-ANSWER_SECONDS = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,24 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
         folder = Path(name)
         store_kernels(folder, problems)
+        compiled, job = store_compiled(folder), store_job(folder)
         with server(folder) as service:
             url, headers = f"http://127.0.0.1:{service.port}", service.headers | {"Accept": "text/html"}
-            listed = httpx.get(f"{url}/v1/kernels?limit=2", headers=service.headers, timeout=ANSWER_SECONDS)
-            first, second = (kernel["id"] for kernel in listed.raise_for_status().json()["kernels"])
-            for page in (
-                "/",
-                "/kernels",
-                "/kernels?sort=-tflops",
-                f"/kernels?shape=n%3D{problems[0].n}",
-                f"/kernels/{first}",
-                f"/compare?kernel={first}&kernel={second}",
-                "/jobs",
-                "/models",
-                "/spaces",
-                "/fleet",
-            ):
+            listed = httpx.get(f"{url}/v1/kernels?limit=4", headers=service.headers, timeout=ANSWER_SECONDS)
+            kernels = [each["id"] for each in listed.raise_for_status().json()["kernels"] if each["role"] == "tuned"]
+            model = ask_for_model(service, problems)
+            for shown, page in addresses(kernels, compiled, job, model, problems[0].n).items():
                 answer = httpx.get(url + page, headers=headers, timeout=ANSWER_SECONDS).raise_for_status()
-                shown = page.replace(first, "ID").replace(second, "ID")
                 asking = [service.request("GET", page).replace(b"\r\n", b"\r\nAccept: text/html\r\n", 1)]
                 about = {"kernels": len(problems), "page_bytes": len(answer.content)}
                 figures.add(f"page {shown}", asked(service.port, asking, options), **about)

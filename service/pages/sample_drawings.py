@@ -1,4 +1,4 @@
-"""Drawings of samples as small SVGs in the colours of ``kernels.css``: ratios as bars, distributions as boxes."""
+"""Drawings of samples as small SVGs in the colours of ``style.css``: ratios as bars, distributions as boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawings of a space as SVGs in the colours of ``spaces.css``: the heat map over two knobs, parallel coordinates, and
+"""Drawings of a space as SVGs in the colours of ``style.css``: the heat map over two knobs, parallel coordinates, and
 the bars of importance."""
 
 from __future__ import annotations
