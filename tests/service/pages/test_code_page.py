@@ -29,9 +29,7 @@ def test_the_largest_code_is_cut_to_a_megabyte_and_the_rest_is_a_link_away(
     service: Service, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_kernel_page, "linked_text", endless)
-    own = sum(
-        len(assets()[name].content) for name in ("style.css", "kernels.js", "icon.svg")
-    )
+    own = sum(len(assets()[name].content) for name in ("style.css", "kernels.js", "icon.svg"))
     html = service.http.get(code, headers=HTML)
     assert 800_000 < len(html.content) < 1_000_000 - own
     answer = service.http.get(code)
