@@ -7,6 +7,7 @@ exist yet may be built.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
@@ -83,7 +84,7 @@ class KernelSource(Protocol):
         ...
 
 
-class MakesInBackground:
+class MakesInBackground(ABC):
     """What sources have in common that make the kernels of a group in a thread of their own, by ``_make``."""
 
     def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
@@ -91,8 +92,9 @@ class MakesInBackground:
         preparation = Preparation(tuple(gemms))
         return run_in_background(preparation, lambda: self._make(preparation, device, policy, arrived), str)
 
+    @abstractmethod
     def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:
-        raise NotImplementedError
+        """Make the kernels of a group, each handed to ``arrived``."""
 
 
 def run_in_background(

@@ -1,4 +1,4 @@
-"""What a stored kernel was built by: the version of tirgemm, as its manifest has it, and of NVRTC, as its cubin has."""
+"""Versions that built a stored kernel: tirgemm's, as its manifest has it, and NVRTC's, as its cubin has."""
 
 from __future__ import annotations
 

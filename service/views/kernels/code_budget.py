@@ -1,4 +1,4 @@
-"""How many lines of several texts fit into one page: its bytes are shared so that a short text is whole."""
+"""Division of a page's bytes among several texts: short texts are whole, long ones are cut at equal shares."""
 
 from __future__ import annotations
 
