@@ -23,7 +23,7 @@ DTYPE_NAMES: dict[str, str] = {"f16": "float16", "bf16": "bfloat16", "f32": "flo
 LAYOUTS = ("nn", "nt", "tn", "tt")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 Regime: TypeAlias = Literal["sustained", "isolated"]
-"""What a time was measured under: back to back behind others under load, or alone with nothing in the L2."""
+"""Conditions of a measured time: back to back behind others under load, or alone with nothing in the L2."""
 REGIMES: tuple[Regime, ...] = get_args(Regime)
 MAX_SIZE = 2**31 - 1
 MAX_OPERAND_BYTES = 2**44

@@ -18,8 +18,8 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 Policy: TypeAlias = Literal["tuned", "shipped", "default"]
-"""Which kernels may be made: none (``tuned`` takes what was tuned before), those of shipped records and for ranges of m
-with such records sets of defaults, any default."""
+"""Permission to make kernels: none (``tuned`` takes what was tuned before), those of shipped records and for ranges of
+m with such records sets of defaults, any default."""
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 Arrived: TypeAlias = Callable[[Kernel], None]
 

@@ -18,7 +18,7 @@ class Status(StrEnum):
 
 
 EndedStatus: TypeAlias = Literal["done", "failed", "cancelled"]
-"""How a job ended."""
+"""Final states of a job."""
 LiveStatus: TypeAlias = Literal["queued", "running"]
 JobStatus: TypeAlias = Literal[LiveStatus, EndedStatus]
 """A job's state. What is queued or running may still change."""
@@ -26,6 +26,6 @@ LIVE: tuple[LiveStatus, ...] = get_args(LiveStatus)
 ENDED: tuple[EndedStatus, ...] = get_args(EndedStatus)
 
 Role: TypeAlias = Literal["fallback", "tuned", "unverified"]
-"""What a kernel is stored as: the default served ahead of the search, the one that was selected, or a build for a
+"""Roles of stored kernels: the default served ahead of the search, the one that was selected, or a build for a
 device that was not there."""
 ROLES: tuple[Role, ...] = get_args(Role)

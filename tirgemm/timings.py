@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, Self, TypeAlias, Union, get_args, get_or
 from tirgemm.gemm import REGIMES, Regime
 
 SearchEnd: TypeAlias = Literal["trials", "seconds", "expected_gain", "complete", "exhausted", "interrupted", "shipped"]
-"""Why a search ended: a part of its budget was spent, the gain that was expected of the next batch was below its
-effort's least, all that its effort tries was tried, the space holds nothing more to try, somebody stopped it, or there
-was none, because shipped records had the answer."""
+"""Reasons for the end of a search: a part of its budget was spent, the gain that was expected of the next batch was
+below its effort's least, all that its effort tries was tried, the space holds nothing more to try, somebody stopped it,
+or there was none, because shipped records had the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Metrics:
         if not self._in_group:
             return self._registry
         everyone = CollectorRegistry()
-        multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
+        multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]  # its constructor has no types
         everyone.register(_FigureCollector(self))
         return everyone
 

@@ -3,8 +3,6 @@ crash."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.helpers.fake_cuda import FakeCuda
@@ -25,13 +23,6 @@ def function(name, *types):
 
 result = []
 """
-
-
-@pytest.fixture(scope="module")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCuda]:
-    fake = FakeCuda(tmp_path_factory.mktemp("driver"))
-    yield fake
-    fake.close()
 
 
 def test_a_symbol_is_looked_up_without_a_place_for_its_status(cuda: FakeCuda) -> None:

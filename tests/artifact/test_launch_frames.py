@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.artifact.test_launcher_cuda import code, launch_of, launches, named
 from tests.helpers.fake_cuda import FakeCuda
 from tirgemm.expr import M, ceildiv
@@ -16,13 +12,6 @@ OVER_B = TensorMap("b", "f16", (40, 24), (80,), (32, 24), (1, 1), 0, 3, 2, 0)
 SIZED = launch_of(
     KernelLaunch("main__pfil", (Pointer("d"), Scalar("alpha"), Size(M), Size(M * 2, "i64")), (ceildiv(M, 8), 1, 1))
 )
-
-
-@pytest.fixture(scope="module")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCuda]:
-    fake = FakeCuda(tmp_path_factory.mktemp("driver"))
-    yield fake
-    fake.close()
 
 
 def test_sizes_pointers_and_scalars_are_those_of_each_call(cuda: FakeCuda) -> None:

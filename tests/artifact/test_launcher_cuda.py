@@ -6,7 +6,6 @@ The results of real kernels are tests/gpu/test_launcher_gpu.py's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, TensorMa
 
 GEMM = Gemm(Range(1, 500), 24, 40, layout="nt", alpha=True)
 PARAMS = (Pointer("a"), Pointer("b"), Pointer("d"))
-
-
-@pytest.fixture(scope="module")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCuda]:
-    fake = FakeCuda(tmp_path_factory.mktemp("driver"))
-    yield fake
-    fake.close()
 
 
 def launch_of(*kernels: KernelLaunch, workspaces: tuple[Workspace, ...] = (), gemm: Gemm = GEMM) -> Launch:

@@ -64,9 +64,8 @@ LEVEL: tuple[Any, str] = (
 )
 
 QUESTIONS = deterministic, tracing, dispatch_modes, any_autocast
-"""What is answered by something true where more is asked for than the result of a call: deterministic algorithms, a
-tracer or a mode that wants to see it, autocast that casts its operands. A transform of torch.func has tensors
-without memory."""
+"""Checks that hold where more is asked for than the result of a call: deterministic algorithms, a tracer or a mode that
+wants to see it, autocast that casts its operands. A transform of torch.func has tensors without memory."""
 
 
 def intercepted() -> bool:

@@ -19,7 +19,7 @@ shared memory past the load/store unit."""
 # How the detail of what TMA writes to more than one block at once ends.
 TO_SEVERAL = " to several blocks"
 LSU: frozenset[str] = frozenset({"load", "store", "atomic", "ldmatrix", "stmatrix", "copy"})
-"""What goes through the load/store unit, lane by lane."""
+"""Operations of the load/store unit, which take addresses lane by lane."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

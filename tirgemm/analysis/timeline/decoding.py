@@ -16,7 +16,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.families.common.ring_buffer import BEGUN, ENDED, HEADER_WORDS, RECORDED, SM, SPAN_WORDS, RingBuffer
 
 UNWRITTEN = 0xFFFFFFFF
-"""What every word must be when the kernel starts: a track that still has it as its count was never ended."""
+"""Value of every word before the kernel starts: a track that still has it as its count was never ended."""
 _CLOCK_PERIOD = 2**32
 
 

@@ -1,4 +1,4 @@
-"""How often each problem of a batch was asked for; of older batches nobody knows, and each counts once.
+"""Multiplicity of each problem of a batch; that of older batches was not recorded, and each problem counts once.
 
 Revision 0014, on top of 0013.
 """
