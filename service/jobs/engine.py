@@ -113,7 +113,7 @@ class TuningEngine:
         return [measurer.seconds if measurer is not None else 0.0]
 
     def warm(self) -> None:
-        self._bench().warm()
+        self._bench()
         self._imports.start()
 
     def fallback(
@@ -152,6 +152,7 @@ class TuningEngine:
         on_event: EventHandler | None,
         between_batches: Callable[[], None] | None = None,
     ) -> Tuning:
+        bench = self._bench()  # whose processes import what they need beside this one
         self._imports.wait(cancel)
         from tirgemm.tuning.set_tuning import tuning_of
         from tirgemm.tuning.tuning_task import Control
@@ -159,7 +160,6 @@ class TuningEngine:
         if request.device.key != self._device.key:
             raise DeviceUnavailable(f"this engine has {self._device.key}, not {request.device.key}")
         control = Control(on_event, cancel, between_batches=between_batches)
-        bench = self._bench()
         return tuning_of(
             request.gemm,
             bench,
@@ -173,6 +173,7 @@ class TuningEngine:
     def _bench(self) -> Workbench:
         if self._opened is None:
             bench = self._open_bench(self._device)
+            bench.warm()
             bench.helpers = self._helpers
             self._opened = bench
         return self._opened

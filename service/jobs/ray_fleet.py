@@ -104,7 +104,7 @@ class RayFleet:
     def open_bench(self, device: Device, place: NodeDevice) -> Workbench:
         """A workbench whose builds are anywhere in the cluster, and whose measuring process is at ``place``."""
 
-        def start(_device: Device) -> MeasuringProcess:
+        def start(_device: Device, _lock_dir: Path) -> MeasuringProcess:
             return RemoteMeasuring(place)
 
         return Workbench(

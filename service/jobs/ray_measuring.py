@@ -42,7 +42,7 @@ class DeviceActor:
         if self._child is None or not self._child.alive:
             if self._child is not None:
                 self._child.kill()
-            self._child = ChildProcess("tirgemm.tuning.measure.child", [self._kind])
+            self._child = ChildProcess("tirgemm.tuning.measure.child")
         before = self._child.busy_s
         outcome: Any
         try:

@@ -71,8 +71,13 @@ class Evaluator:
     @property
     def ready_baselines(self) -> tuple[str, ...]:
         """Those of them for which nothing must be imported first: the fallback does not wait for the others."""
-        late = LATE_BASELINES[self.workbench.device.kind]
-        return tuple(name for name in self.baselines if name not in late)
+        return tuple(name for name in self.baselines if name not in LATE_BASELINES)
+
+    @property
+    def quick_baselines(self) -> tuple[str, ...]:
+        """Those beside an answer that takes seconds: on a CPU PyTorch's many ways to compute a problem are none of
+        them."""
+        return self.ready_baselines if self.workbench.device.kind == "cpu" else self.baselines
 
     def key(self, config: Config) -> CandidateKey:
         return CandidateKey(self.gemm, self.workbench.device.key, self.regime, config.digest)
@@ -222,14 +227,16 @@ class Evaluator:
         return build.result()
 
     @spans.spanned("fallback")
-    def certified_default(self, config: Config) -> KernelRecord:
-        """Build, certify, time and store a family's default as the fallback, and record it as a candidate."""
+    def certified_default(self, config: Config, *, last: bool = False) -> KernelRecord:
+        """Build, certify, time and store a family's default as the fallback, and record it as a candidate. ``last``:
+        nothing is searched behind it."""
         binary = self.built(self.workbench.build(self.gemm, config))
         self._default = config, binary
         package = self.workbench.package(self.gemm, config, binary)
         certificate = self.certify(package)
         options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed)
-        samples = self.race({config.digest: package}, self.ready_baselines, options).of(config.digest)
+        baselines = self.quick_baselines if last else self.ready_baselines
+        samples = self.race({config.digest: package}, baselines, options).of(config.digest)
         self.record_measured(config, binary, package, certificate, samples)
         timings = Timings({self.regime: timing_summary(samples)}, str(config))
         return self.store_kernel(config, binary, "fallback", certificate, timings)

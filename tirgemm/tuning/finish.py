@@ -34,7 +34,7 @@ class FinishPlan:
     """How long the last stages may take.
 
     ``finalists`` beside the default and what is served; ``samples`` and seconds of the race that chooses and of the one
-    that reports; ``baselines`` beside the report: all, those that are ready at once, or none. ``confirms``: where a gap
+    that reports; ``baselines`` beside the report: all, those beside a quick answer, or none. ``confirms``: where a gap
     is small both are run again with the buffers swapped. ``untimed``: why the other regime is not measured; empty where
     it is, in ``other_regime_s``.
     """
@@ -43,7 +43,7 @@ class FinishPlan:
     samples: int = SAMPLES
     selection_s: float = 2.0
     report_s: float = REPORT_SECONDS
-    baselines: Literal["all", "ready", "none"] = "all"
+    baselines: Literal["all", "quick", "none"] = "all"
     confirms: bool = True
     other_regime_s: float = 1.0
     untimed: str = ""
@@ -52,7 +52,7 @@ class FinishPlan:
 FULL = FinishPlan()
 # After a quick search, which is to take as long as a certificate does.
 QUICK = FinishPlan(
-    3, 20, 0.5, 0.25, "ready", confirms=False, untimed="not measured: effort quick takes no time for the other regime"
+    3, 20, 0.5, 0.25, "quick", confirms=False, untimed="not measured: effort quick takes no time for the other regime"
 )
 # After a search that was stopped: its user waits.
 STOPPED = FinishPlan(1, 10, 0.5, 0.5, "none", confirms=False, untimed="not measured: the search was stopped")
@@ -305,7 +305,7 @@ def _beside_default(
     """The winner's samples beside the default's, which are its own where it is the default. Both are kept."""
     entries = {finalist.name: finalist.package for finalist in (winner, default)}
     evaluator, wanted = tuning.evaluator, _plan(tuning, plan).baselines
-    baselines = () if wanted == "none" else evaluator.ready_baselines if wanted == "ready" else evaluator.baselines
+    baselines = () if wanted == "none" else evaluator.quick_baselines if wanted == "quick" else evaluator.baselines
     result = evaluator.race(entries, baselines, options, confirm=confirm)
     samples = result.of(winner.name)
     if default is winner:

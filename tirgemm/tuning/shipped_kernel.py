@@ -28,7 +28,7 @@ TRIED = 4
 PLAN = FinishPlan(
     TRIED,
     selection_s=1.0,
-    baselines="ready",
+    baselines="quick",
     confirms=False,
     untimed="not measured: the config was shipped, and nothing was searched here",
 )
@@ -98,7 +98,7 @@ def certified_shipped(
     tuning.enter(Phase.CERTIFYING)
     certificate = evaluator.certify(package)
     options = RaceOptions(tuning.regime, PLAN.samples, PLAN.report_s, "report", tuning.seed + 1)
-    samples = evaluator.race({config.digest: package}, evaluator.ready_baselines, options).of(config.digest)
+    samples = evaluator.race({config.digest: package}, evaluator.quick_baselines, options).of(config.digest)
     timings = Timings({tuning.regime: timing_summary(samples)}, str(default), SelectionReason(reason), summary)
     for regime in REGIMES:
         if regime != tuning.regime:

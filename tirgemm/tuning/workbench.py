@@ -90,8 +90,11 @@ class Workbench(Closing):
         store.put_device(device)
 
     def warm(self) -> None:
-        """Start a build process's imports in the background, so that the first build finds it ready."""
+        """Start a build process and the measuring process in the background, each with its imports, so that the first
+        build and the first measurement find them ready."""
         self.pool.warm()
+        if self.measurer is not None:
+            self.measurer.warm()
 
     def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
         """Instantiate and compile one config in a build process, unless that was begun ahead. The future raises

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
-from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed
+from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.tuning.measure.errors import MeasurementCrashed
 from tirgemm.tuning.measure.requests import ReadBandwidth, Request
 from tirgemm.tuning.measure.session import Session
@@ -82,6 +84,16 @@ class _Process:
         with spans.span("time", reason=request.time.options.reason):
             return verification, session.time(kernel, against, request.time)
 
+    def open_ahead(self, device: Device, lock_dir: Path) -> None:
+        """Make the session now, unless another process measures on the device: then the first request makes it."""
+        lock = DeviceLock(device.lock_key, lock_dir)
+        with contextlib.suppress(TirgemmError):  # the first request will say the same
+            lock.acquire(timeout_s=0)
+            try:
+                self._open(device)
+            finally:
+                lock.release()
+
     def _open(self, device: Device) -> Session:
         """The session of the one device of this process, made at the first request."""
         if self._session is None or self._device != device:
@@ -109,17 +121,16 @@ class _Process:
 
 
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], Any]:
-    """``arguments``: the device's kind. PyTorch may be a baseline: on a GPU from here on, on a CPU when it is asked
-    for."""
-    if arguments == ["cpu"]:
-        without_torch()
+    """``arguments``: of a device whose session is made at once, its description and the folder of the locks."""
+    without_torch()  # which is imported when it is asked for, as a baseline
     # Imports that the first request would otherwise pay for within its timeout.
     importlib.import_module("tirgemm.artifact.native")
     importlib.import_module("tirgemm.tuning.driver.tensors")
-    if arguments == ["cuda"]:
-        with contextlib.suppress(ImportError):  # a baseline, which may be absent
-            importlib.import_module("torch")
-    return _Process(channel)
+    process = _Process(channel)
+    if arguments:
+        description, lock_dir = arguments
+        process.open_ahead(Device.from_json(json.loads(description)), Path(lock_dir))
+    return process
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.stream import gpu_stream
+from tirgemm.tuning.measure.torch_import import imported_torch
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
 from tirgemm.tuning.verify.cuda_chain import CudaChains
@@ -97,6 +98,9 @@ class CudaSession:
         options = request.options
         gemm = options.problem(kernel.gemm)
         absent: dict[str, str] = {}
+        if request.baselines:
+            with suppress(Absent):  # which those that need it say for themselves
+                imported_torch(self._alive)
         chosen = self._chosen.setdefault((gemm, options.regime), {})
         makers: dict[str, Callable[[Operands], _Contender]] = {"": partial(self._kernel, kernel)}
         for name, other in against.items():

@@ -8,10 +8,8 @@ it, so that processes that only verify do without.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,13 +29,12 @@ from tirgemm.tuning.measure.baselines.torch_baseline import (
     pin,
 )
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call, Refused, choose
-from tirgemm.tuning.process.child_rpc import allow_torch
+from tirgemm.tuning.measure.torch_import import imported_torch
 
 # A way that takes so much longer for some of the rows than the fastest for all is not tried on more of them. PyTorch
 # has no fast fp16 for some layouts on some CPUs: minutes a call, where fp32 takes a second.
 _HOPELESS = 4.0
 _TRIES, _TRIES_S = 3, 0.2
-_TOLD_S = 0.2
 _FINAL = StoppingRule(8, 0.1)
 
 Tensors = dict[str, Any]
@@ -213,26 +210,8 @@ def _own_threads(torch: Any) -> int:
 
 
 def _imported(alive: Callable[[], None]) -> Any:
-    """PyTorch, without gradients and with its settings pinned. It takes seconds to import the first time, during which
-    ``alive`` is told."""
-    allow_torch()
-    failed: list[Exception] = []
-
-    def work() -> None:
-        try:
-            importlib.import_module("torch")
-        except Exception as error:  # a broken installation raises OSError among others
-            failed.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_TOLD_S)
-        alive()
-    if failed:
-        absent = isinstance(failed[0], ModuleNotFoundError) and failed[0].name == "torch"
-        raise Absent("PyTorch is not installed" if absent else f"PyTorch does not import: {failed[0]}") from failed[0]
-    torch = importlib.import_module("torch")
+    """PyTorch, without gradients and with its settings pinned. Raises Absent."""
+    torch = imported_torch(alive)
     torch.set_grad_enabled(False)
     pin(torch)
     return torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,8 +33,8 @@ BASELINES = {
 }
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
 SLOW_BASELINES = frozenset(BASELINES["cuda"]) - {"torch.matmul"}
-# Those whose library the measuring process of a device kind imports when they are first asked for, in seconds.
-LATE_BASELINES = {"cpu": frozenset({"torch.matmul"}), "cuda": frozenset[str]()}
+# Those whose library the measuring process imports when they are first asked for, in seconds.
+LATE_BASELINES = frozenset({"torch.matmul"})
 _TRITON = ("torch", "triton")
 _PACKAGES = {"torch.matmul": ("torch",), "triton": _TRITON, "triton_invariant": _TRITON, "cutlass": (CUTLASS,)}
 SEARCH_SAMPLES = 5
@@ -57,12 +58,14 @@ class MeasuringProcess(Protocol):
     def kill(self) -> None: ...
 
 
-StartMeasuring = Callable[[Device], MeasuringProcess]
+StartMeasuring = Callable[[Device, Path], MeasuringProcess]
 
 
-def measuring_child(device: Device) -> MeasuringProcess:
-    """The measuring process of a device of this host, as a child of this process."""
-    return ChildProcess("tirgemm.tuning.measure.child", [device.kind])
+def measuring_child(device: Device, lock_dir: Path) -> MeasuringProcess:
+    """The measuring process of a device of this host, as a child of this process; on a GPU it makes its context at
+    once."""
+    ahead = [json.dumps(device.to_json()), str(lock_dir)] if device.kind == "cuda" else []
+    return ChildProcess("tirgemm.tuning.measure.child", ahead)
 
 
 class Measurer(Closing):
@@ -72,7 +75,8 @@ class Measurer(Closing):
     process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
     be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call the
     process is killed and Cancelled is raised, within a tenth of a second. ``on_wait`` is told what a call waits for
-    (the device's lock), and "" when it goes on and at its end. ``start`` starts the process.
+    (the device's lock), and "" when it goes on and at its end. ``start`` starts the process, of a device and with the
+    folder of its lock.
     """
 
     def __init__(
@@ -100,6 +104,14 @@ class Measurer(Closing):
     def baselines(self) -> tuple[str, ...]:
         """The opponents that can be measured on this device, by the packages that are installed."""
         return tuple(name for name in BASELINES[self.device.kind] if all(map(_installed, _PACKAGES.get(name, ()))))
+
+    def warm(self) -> None:
+        """Start the process and its imports in the background, unless it works; returns at once."""
+        if self._one_at_a_time.acquire(blocking=False):
+            try:
+                self._started()
+            finally:
+                self._one_at_a_time.release()
 
     def verify(
         self,
@@ -174,6 +186,14 @@ class Measurer(Closing):
                 self._child.kill()
                 self._child = None
 
+    def _started(self) -> MeasuringProcess:
+        """The process, a new one where there is none or it is dead; the caller holds ``_one_at_a_time``."""
+        if self._child is None or not self._child.alive:
+            if self._child is not None:
+                self._child.kill()
+            self._child = self._start(self.device, self.lock_dir)
+        return self._child
+
     def _request(self, package: bytes, verify: Verify | None, time: Time | None) -> Request:
         if time is not None:
             known = BASELINES[self.device.kind]
@@ -190,11 +210,7 @@ class Measurer(Closing):
     @spanned("measure")
     def _ask(self, request: Request | ReadBandwidth, cancel: Flag | None) -> Answer:
         with self._one_at_a_time:
-            if self._child is None or not self._child.alive:
-                if self._child is not None:
-                    self._child.kill()
-                self._child = self._start(self.device)
-            child = self._child
+            child = self._started()
             before = child.busy_s
             try:
                 answer: Answer = child.request(request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait)
