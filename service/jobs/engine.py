@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, DeviceUnavailable
 from tirgemm.events import EventHandler
+from tirgemm.tuning.process.child_rpc import allow_torch, without_torch
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import JobRequest
 
@@ -65,11 +66,12 @@ class Fleet(Protocol):
 
 
 class TunerImports:
-    """Seconds of imports that every job needs, begun while there is none."""
+    """Seconds of imports that every job needs, begun while there is none: first what a fallback takes, then TVM."""
 
     def __init__(self) -> None:
-        self._thread = threading.Thread(target=_import_tuner, name="imports", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="imports", daemon=True)
         self._starting = threading.Lock()
+        self._tuner = threading.Event()
 
     def start(self) -> None:
         """Begin them in the background, if nobody has."""
@@ -77,13 +79,26 @@ class TunerImports:
             if self._thread.ident is None:
                 self._thread.start()
 
-    def wait(self, cancel: threading.Event) -> None:
-        """Let them end first: two threads in one circle of imports see half-made modules. Raises Cancelled."""
+    def wait(self, cancel: threading.Event, *, tvm: bool) -> None:
+        """Let them end first, those of TVM where it is needed: two threads in one circle of imports see half-made
+        modules. Raises Cancelled."""
         self.start()
-        while self._thread.is_alive():
+        while self._thread.is_alive() and (tvm or not self._tuner.is_set()):
             if cancel.is_set():
                 raise Cancelled("stopped before the tuner was loaded")
-            self._thread.join(0.05)
+            if tvm:
+                self._thread.join(0.05)
+            else:
+                self._tuner.wait(0.05)
+
+    def _run(self) -> None:
+        without_torch()  # which tvm_ffi would import, in seconds and for nothing
+        try:
+            import_module("tirgemm.tuning.set_tuning")
+            self._tuner.set()
+            import_module("tvm")
+        finally:
+            allow_torch()
 
 
 class TuningEngine:
@@ -120,16 +135,16 @@ class TuningEngine:
         self, request: JobRequest, cancel: threading.Event, on_event: EventHandler | None = None
     ) -> KernelRecord:
         with self._at_work():
-            return self._tuning(request, cancel, on_event).fallback()
+            return self._tuning(request, cancel, on_event, tvm=False).fallback()
 
     def tune(
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
         with self._at_work():
-            return self._tuning(request, cancel, on_event, between_batches).run()
+            return self._tuning(request, cancel, on_event, between_batches, tvm=True).run()
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
-        self._imports.wait(cancel)
+        self._imports.wait(cancel, tvm=True)
         from tirgemm.tuning.tune import Tuning
         from tirgemm.tuning.tuning_task import Control
 
@@ -151,9 +166,11 @@ class TuningEngine:
         cancel: threading.Event,
         on_event: EventHandler | None,
         between_batches: Callable[[], None] | None = None,
+        *,
+        tvm: bool,
     ) -> Tuning:
         bench = self._bench()  # whose processes import what they need beside this one
-        self._imports.wait(cancel)
+        self._imports.wait(cancel, tvm=tvm)
         from tirgemm.tuning.set_tuning import tuning_of
         from tirgemm.tuning.tuning_task import Control
 
@@ -198,7 +215,3 @@ class TuningEngine:
         the one request that it is lent for."""
         return self._opened.measurer if self._opened is not None and not self._working else None
 
-
-def _import_tuner() -> None:
-    for name in ("tvm", "tirgemm.tuning.set_tuning"):
-        import_module(name)

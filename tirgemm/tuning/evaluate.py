@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MAX_ATTEMPTS = 2
 # The default ahead of the search, whose user waits for it.
-FALLBACK_SAMPLES, FALLBACK_SECONDS = 10, 0.5
+FALLBACK_SAMPLES, FALLBACK_SECONDS = 10, 0.1
 # Of how many of the fastest candidates the builds are kept: more than selection takes.
 KEPT_BUILDS = 8
 
