@@ -1,7 +1,8 @@
 """Measure how long a new problem waits for its first answer, the family's default: from a worker that has just started,
 and from one that has worked before.
 
-A real server process and real workers, one after the other; each sample is one new problem.
+A real server process and real workers, one after the other; each sample is one new problem: of odd sizes, which most
+kernels take a copy for, and from a warm worker also one whose rows are whole 16 bytes.
 
 usage: python -m benchmarks.service_speed.first_answer [--device cuda:0] [--out FILE]   from the root of the repository
 """
@@ -30,14 +31,17 @@ ANSWER_SECONDS = 60.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, problems = Figures(options), _problems()
+    figures, odd, whole = Figures(options), _problems(1001, 2, 1021, 1027), _problems(1000, 8, 1024, 1024)
     with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
         folder = Path(name)
         settings = {"TIRGEMM_FALLBACK_SECONDS": f"{ANSWER_SECONDS:g}"}
         with Database.embedded(folder) as database, server(folder, settings) as service:
 
             def warm(_turn: int) -> Turn:
-                return first_answer(service, database, next(problems), options.device)
+                return first_answer(service, database, next(odd), options.device)
+
+            def warm_whole(_turn: int) -> Turn:
+                return first_answer(service, database, next(whole), options.device)
 
             def cold(turn: int) -> Turn:
                 with worker(folder, options.device):
@@ -48,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with worker(folder, options.device):
                 await_worker(database)
                 figures.add(f"first answer, {options.device}, warm", alternate(service.port, warm, options))
+                name = f"first answer, {options.device}, warm, rows of whole 16 bytes"
+                figures.add(name, alternate(service.port, warm_whole, options))
     figures.save()
     return 0
 
@@ -71,9 +77,9 @@ def first_answer(service: Server, database: Database, gemm: str, device: str) ->
     return Turn(1 / took, 1e3 * took, 1e3 * took)
 
 
-def _problems() -> Iterator[str]:
-    """Problems that no kernel is there for, of odd sizes."""
-    return (f"{m}x1021x1027:f16:nt" for m in itertools.count(1001, 2))
+def _problems(first: int, step: int, n: int, k: int) -> Iterator[str]:
+    """Problems that no kernel is there for."""
+    return (f"{m}x{n}x{k}:f16:nt" for m in itertools.count(first, step))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -214,4 +214,3 @@ class TuningEngine:
         """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
         the one request that it is lent for."""
         return self._opened.measurer if self._opened is not None and not self._working else None
-

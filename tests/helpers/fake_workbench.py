@@ -66,6 +66,9 @@ class FakeMeasurer:
     def baselines(self) -> tuple[str, ...]:
         return self.offered
 
+    def warm(self) -> None:
+        self.bench.begun.append("measuring")
+
     def _config(self, package: bytes) -> Config:
         return read(package, Trust.of(self.bench.signer.public)).manifest.config
 
@@ -156,10 +159,14 @@ class FakeBench(Workbench):
         self.code: Callable[[Config], Config] = lambda config: config  # the config whose machine code one compiles to
         self._ahead: dict[tuple[Gemm, Config], Future[Binary]] = {}  # builds that nobody asked for yet
         self.abandoned = 0  # how often the builds were given up
-        self.pool: Any = SimpleNamespace(processes=2, waiting="", abandon=self._abandon)
+        self.pool: Any = SimpleNamespace(processes=2, waiting="", abandon=self._abandon, warm=self._warm_builds)
         self.fake = FakeMeasurer(self)
         self.measurer: Any = self.fake
         self.built: list[Config] = []
+        self.begun: list[str] = []
+
+    def _warm_builds(self) -> None:
+        self.begun.append("builds")
 
     def _abandon(self) -> None:
         self.abandoned += 1

@@ -155,6 +155,24 @@ def test_pytorch_stands_beside_the_choice_but_the_fallback_does_not_wait_for_it(
         assert set(timings.of(regime).baselines) == {"default", "numpy_f32", "torch.matmul"}
 
 
+def test_the_building_and_the_measuring_process_begin_before_the_default_is_built() -> None:
+    bench = FakeBench()
+    begun: list[list[str]] = []
+    bench.fate = lambda _: begun.append(list(bench.begun)) or "right"  # type: ignore[func-returns-value]
+    tuning(bench).fallback()
+    assert begun[0] == ["builds", "measuring"]
+
+
+@pytest.mark.parametrize(("kind", "beside"), [("cpu", {"numpy_f32"}), ("cuda", {"numpy_f32", "torch.matmul"})])
+def test_a_default_behind_which_nothing_is_searched_stands_beside_pytorch_on_a_gpu(kind: str, beside: set[str]) -> None:
+    bench = FakeBench()
+    bench.fake.offered = ("numpy_f32", "torch.matmul")
+    evaluator = tuning(bench).evaluator
+    bench.device = bench.device.with_(kind=kind)
+    record = evaluator.certified_default(default(FakeBench()), last=True)
+    assert set(record.timings.of("sustained").baselines) == beside
+
+
 def test_the_default_stays_where_nothing_is_faster() -> None:
     bench = FakeBench()
     bench.us = lambda config: 5.0 if config == default(bench) else 9.0

@@ -145,7 +145,6 @@ def test_a_search_may_use_idle_devices_of_its_kind() -> None:
 
     def open_bench(device: Device) -> FakeBench:
         bench = benches[device.uuid] = FakeBench()
-        bench.pool.warm = lambda: None
         bench.device = device
         return bench
 

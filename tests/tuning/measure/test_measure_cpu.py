@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -29,7 +30,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
-from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
+from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process.locks import DeviceLock
 from verification.service.processes import alive
@@ -282,3 +283,26 @@ def test_the_measuring_process_loads_neither_tvm_nor_pytorch(measurer: Measurer,
     assert not [
         name for name in libraries if name.startswith(("libtvm.", "libtvm_compiler", "libtvm_runtime", "libtorch"))
     ]
+
+
+def test_a_warm_measurer_has_its_process_before_the_first_request(package: Packages, tmp_path: Path) -> None:
+    with Measurer(DEVICE, TRUST, lock_dir=tmp_path, timeout_s=PATIENCE_S) as cold:
+        cold.warm()
+        begun = child_of(cold)
+        cold.warm()
+        assert cold.verify(package("RIGHT")).passed
+        assert child_of(cold) == begun
+
+
+def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> None:
+    made = child._Process(cast(Any, SimpleNamespace(alive=lambda: None)))
+    lock = DeviceLock(DEVICE.lock_key, tmp_path)
+    with lock:
+        made.open_ahead(DEVICE, tmp_path)
+        assert made._session is None
+    made.open_ahead(DEVICE, tmp_path)
+    session = made._session
+    assert session is not None
+    assert made._open(DEVICE) is session, "the first request finds it"
+    lock.acquire(timeout_s=0)  # which was given back
+    lock.release()
