@@ -2,7 +2,8 @@
 
 The target of a config is the logarithm of its estimate over its time, centred over the configs of its problem and
 regime, so that shapes of any size speak one language; configs near the fastest weigh most. All families are in one
-model. A frozen model ranks what nobody has measured (``tirgemm.families.common.ranking_model``).
+model, and so may be devices of one architecture with as many processors, on which a tile costs much the same; memory is
+a feature. A frozen model ranks what nobody has measured (``tirgemm.families.common.ranking_model``).
 """
 
 from __future__ import annotations
@@ -145,6 +146,16 @@ def _family_rows(
     return FamilyRows(columns, feature_values, np.array([times[config] for config in present]))
 
 
+def alike(devices: Iterable[Device], device: Device) -> list[Device]:
+    """One device of each other class whose records teach something of ``device``: those of its architecture with as
+    many processors."""
+    classes: dict[str, Device] = {}
+    for other in devices:
+        if (other.arch, other.units) == (device.arch, device.units):
+            classes.setdefault(other.key, other)
+    return [other for key, other in sorted(classes.items()) if key != device.key]
+
+
 def require_enough(problems: Sequence[ProblemRows], device: Device) -> None:
     """Raise InvalidRequest where there are too few problems to learn from."""
     if len(problems) < LEAST_PROBLEMS:
@@ -154,10 +165,16 @@ def require_enough(problems: Sequence[ProblemRows], device: Device) -> None:
         )
 
 
-def train(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a model that has learnt from ``problems``. Raises InvalidRequest, MissingExtra."""
+def train(
+    problems: Sequence[ProblemRows],
+    device: Device,
+    provenance: Mapping[str, Any],
+    others: Sequence[ProblemRows] = (),
+) -> dict[str, Any]:
+    """The document of a model that has learnt from ``problems``, and from ``others``, which were measured on devices
+    ``alike``. Raises InvalidRequest, MissingExtra."""
     require_enough(problems, device)
-    return _trained(problems, device, provenance)
+    return _trained([*problems, *others], device, provenance)
 
 
 def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,9 +227,14 @@ class HeldOut:
     model: tuple[float, ...]
 
 
-def held_out(problems: Sequence[ProblemRows], device: Device, folds: int | None = None) -> Iterator[HeldOut]:
-    """Every problem as ranked by a model trained on the others: every shape of its (n, k) is held out with it, and
-    where there are ``folds`` those of other (n, k) as well."""
+def held_out(
+    problems: Sequence[ProblemRows],
+    device: Device,
+    folds: int | None = None,
+    others: Sequence[ProblemRows] = (),
+) -> Iterator[HeldOut]:
+    """Every problem as ranked by a model trained on the rest of them and of ``others``, as ``train`` has them: every
+    shape of its (n, k) is held out with it, and where there are ``folds`` those of other (n, k) as well."""
     groups: dict[Sizes, list[ProblemRows]] = {}
     for problem in problems:
         groups.setdefault((problem.gemm.n, problem.gemm.k), []).append(problem)
@@ -220,7 +242,7 @@ def held_out(problems: Sequence[ProblemRows], device: Device, folds: int | None 
     count = len(names) if folds is None else min(folds, len(names))
     for number in range(count):
         left_out = set(names[number::count])
-        rest = [problem for sizes, inside in groups.items() if sizes not in left_out for problem in inside]
+        rest = [each for each in (*problems, *others) if (each.gemm.n, each.gemm.k) not in left_out]
         model = RankingModel.of_json(_trained(rest, device, {}))
         for sizes in sorted(left_out):
             yield from (_held_out(problem, model) for problem in groups[sizes])
