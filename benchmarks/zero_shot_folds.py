@@ -7,7 +7,8 @@ The (n, k) of the first file's records are dealt to ``--folds`` parts: a model i
 that the other files have of devices like the first one's among them, and both it and the analytic estimate rank the
 configs that were recorded of the part's. A row says how fast the best of the first 1, 4 and 8 is, as a share of the
 fastest recorded, and whether the problem is one of the published suites, to which the estimates' constants were fitted.
-Needs no device.
+Where there are other files, a model of them alone ranks the configs too: what a device has before it has records of its
+own. Needs no device.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def row(ranked: HeldOut, published: Collection[Gemm]) -> dict[str, Any]:
         "times_away": None if ranked.times_away == float("inf") else round(ranked.times_away, 3),
         "estimate": [round(share, 5) for share in ranked.estimate],
         "model": [round(share, 5) for share in ranked.model],
-    }
+    } | ({"others": [round(share, 5) for share in ranked.others]} if ranked.others else {})
 
 
 def main() -> int:
@@ -68,7 +69,7 @@ def main() -> int:
     problems = problem_rows(candidates, device)
     others = [rows for other in alike(devices, device) for rows in problem_rows(candidates, other)]
     published = {gemm for name in named_suites() for gemm in suite_named(name).gemms}
-    rows = [row(ranked, published) for ranked in held_out(problems, device, options.folds, others)]
+    rows = [row(ranked, published) for ranked in held_out(problems, device, options.folds, others, apart=True)]
     rows.sort(key=lambda entry: (entry["fold"], entry["gemm"], entry["regime"]))
     about = environment(device.with_(environment=detect("cpu").environment), ROOT, options.commit)
     head = {

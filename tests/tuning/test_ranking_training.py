@@ -11,9 +11,11 @@ import pytest
 from benchmarks.history import History
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, made_up, rows_of, slow_pingpong, trained_on
 from tirgemm.config import Config
+from tirgemm.detect import device as detect
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model, shipped_file
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
 from tirgemm.tuning import ranking_training as training
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import transfer
@@ -54,6 +56,27 @@ def test_devices_of_one_architecture_with_as_many_processors_teach_one_another()
     fewer = H200.with_(model="NVIDIA H100 PCIe", units=114)
     ampere = H200.with_(model="NVIDIA A100", arch="sm_80")
     assert training.alike([H200, larger, larger.with_(uuid="GPU-2"), fewer, ampere], H200) == [larger]
+
+
+def test_a_device_without_a_model_takes_that_of_a_device_alike() -> None:
+    own = ranking_model(H200)
+    assert own is not None
+    assert own.provenance["device_key"] == H200.key
+    nvl, limited = H200.with_(model="NVIDIA H100 NVL"), H200.with_(power_limit_w=450)
+    for device in (nvl, limited):
+        borrowed = ranking_model(device)
+        assert borrowed is not None
+        assert borrowed.provenance["device_key"] in own.provenance["devices"]
+    for other in (H200.with_(model="NVIDIA H100 PCIe", units=114), named_device("sm_80"), detect("cpu")):
+        assert ranking_model(other) is None
+
+
+def test_a_model_of_other_devices_alone_ranks_beside_the_whole_one() -> None:
+    problems, others = rows_of(slow_pingpong), rows_of(as_estimated)
+    ranked = list(training.held_out(problems, H200, 2, others, apart=True))
+    assert [each.others for each in ranked] != [each.model for each in ranked]
+    assert all(len(each.others) == len(training.FIRST) for each in ranked)
+    assert not any(each.others for each in training.held_out(problems, H200, 2, others))
 
 
 def test_what_another_device_tells_of_the_n_and_k_of_a_problem_is_held_out_with_it() -> None:

@@ -216,7 +216,8 @@ class HeldOut:
     the 1, 4 and 8 configs ranked first, by the estimates and by the model.
 
     ``times_away``: how many times a size differs from that of the nearest problem that was trained on; ``covered``:
-    whether the model says that it knows such problems."""
+    whether the model says that it knows such problems. ``others``: by a model of the other devices alone, where one was
+    trained."""
 
     gemm: Gemm
     regime: Regime
@@ -225,6 +226,7 @@ class HeldOut:
     covered: bool
     estimate: tuple[float, ...]
     model: tuple[float, ...]
+    others: tuple[float, ...] = ()
 
 
 def held_out(
@@ -232,9 +234,12 @@ def held_out(
     device: Device,
     folds: int | None = None,
     others: Sequence[ProblemRows] = (),
+    *,
+    apart: bool = False,
 ) -> Iterator[HeldOut]:
     """Every problem as ranked by a model trained on the rest of them and of ``others``, as ``train`` has them: every
-    shape of its (n, k) is held out with it, and where there are ``folds`` those of other (n, k) as well."""
+    shape of its (n, k) is held out with it, and where there are ``folds`` those of other (n, k) as well. ``apart``: and
+    as ranked by a model trained on ``others`` alone."""
     groups: dict[Sizes, list[ProblemRows]] = {}
     for problem in problems:
         groups.setdefault((problem.gemm.n, problem.gemm.k), []).append(problem)
@@ -242,13 +247,16 @@ def held_out(
     count = len(names) if folds is None else min(folds, len(names))
     for number in range(count):
         left_out = set(names[number::count])
-        rest = [each for each in (*problems, *others) if (each.gemm.n, each.gemm.k) not in left_out]
-        model = RankingModel.of_json(_trained(rest, device, {}))
+        own, theirs = (
+            [each for each in rows if (each.gemm.n, each.gemm.k) not in left_out] for rows in (problems, others)
+        )
+        model = RankingModel.of_json(_trained([*own, *theirs], device, {}))
+        model_of_others = RankingModel.of_json(_trained(theirs, device, {})) if apart and theirs else None
         for sizes in sorted(left_out):
-            yield from (_held_out(problem, model) for problem in groups[sizes])
+            yield from (_held_out(problem, model, model_of_others) for problem in groups[sizes])
 
 
-def _held_out(problem: ProblemRows, model: RankingModel) -> HeldOut:
+def _held_out(problem: ProblemRows, model: RankingModel, model_of_others: RankingModel | None) -> HeldOut:
     gemm, regime = problem.gemm, problem.regime
     names = [rows.configs.family for rows in problem.families]
     away = min(model.times_away(name, gemm, regime) for name in names)
@@ -261,6 +269,7 @@ def _held_out(problem: ProblemRows, model: RankingModel) -> HeldOut:
         all(model.covers(name, gemm, regime) for name in names),
         shares(problem, estimates),
         shares(problem, estimates - problem.log_gains(model)),
+        shares(problem, estimates - problem.log_gains(model_of_others)) if model_of_others else (),
     )
 
 
