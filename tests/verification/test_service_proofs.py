@@ -23,7 +23,7 @@ def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
     first = ProofsFile(file, commit="c1")
     first.count("kill -9, sqlite: worker", [], 3.0)
     first.count("kill -9, sqlite: worker", ["a candidate is lost", "another is, too"], 4.0)
-    again = ProofsFile(file, commit="c2", resume=True)
+    again = ProofsFile(file, commit="c2")
     again.count("random requests", [], 9.0, runs=1000)
     again.count("kill -9, sqlite: worker", ["x"] * 99, 1.0)
     document = load(file)
@@ -32,10 +32,8 @@ def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
     assert (kills["runs"], kills["failed"], kills["status"], kills["seconds"]) == (3, 2, "failed", 8.0)
     assert (kills["failures"][:2], len(kills["failures"])) == (["a candidate is lost", "another is, too"], MAX_FAILURES)
     assert (requests["runs"], requests["status"], requests["commit"]) == (1000, "held", "c2")
-    assert again.failures == 2
     assert "| random requests | 1,000 | 0 |" in " ".join(proofs_file.proofs(file.parent, tmp_path).split("  "))
     assert "verification.service.kills" in proofs_file.proofs(tmp_path / "another", tmp_path)
-    assert ProofsFile(file, commit="c3").failures == 0, "without resume it begins anew"
 
 
 def test_a_row_that_is_begun_anew_leaves_the_others_and_stays_until_something_ran(tmp_path: Path) -> None:
@@ -43,8 +41,7 @@ def test_a_row_that_is_begun_anew_leaves_the_others_and_stays_until_something_ra
     first = ProofsFile(file, commit="c1")
     first.count(PROOF, ["a server error"], 9.0, runs=5767)
     first.count("disk full", [], 1.0)
-    fresh = ProofsFile(file, commit="c2", resume=True)
-    fresh.forget(PROOF)
+    fresh = ProofsFile(file, commit="c2", fresh=True)
     assert load(file)["rows"][1]["runs"] == 5767
     fresh.count(PROOF, [], 3.0, runs=1000)
     fresh.count(PROOF, [], 3.0, runs=9000)

@@ -1,8 +1,8 @@
 """What a service meets that is operated for long: a database that is away, a disk that is full, a long queue, many slow
 connections.
 
-usage: python -m verification.service.outages --out FILE [--only NAME...]    from the root of the repository; it takes
-root to mount the small file system whose disk is full
+usage: python -m verification.service.outages --out FILE [--only NAME...] [--fresh]    from the root of the repository;
+it takes root to mount the small file system whose disk is full
 """
 
 from __future__ import annotations
@@ -219,10 +219,10 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, "--commit", "--out")
+    parser = command.parser(__doc__, "--fresh", "--commit", "--out")
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, help="these proofs")
     options = parser.parse_args(arguments)
-    proofs = ProofsFile(options.out, commit=options.commit, resume=True)
+    proofs = ProofsFile(options.out, commit=options.commit, fresh=options.fresh)
     made: dict[str, tuple[str, Callable[[], list[str]]]] = {
         "postgresql": ("PostgreSQL stopped for 60 s", lambda: postgres_away(60.0)),
         "disk": ("disk full", lambda: disk_full(24)),

@@ -89,17 +89,14 @@ def told(report: dict[str, Any], code: int) -> tuple[int, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, "--commit", "--out")
+    parser = command.parser(__doc__, "--fresh", "--commit", "--out")
     parser.add_argument("--schemathesis", type=Path, required=True, help="its command")
     parser.add_argument("--cases", type=int, default=10_000, help="to be sent in all, in as many rounds as it takes")
     parser.add_argument("--examples", type=int, default=50, help="of each operation in a round")
     parser.add_argument("--servers", type=int, default=1, help="so many side by side, each with rounds of its own")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first round")
-    parser.add_argument("--fresh", action="store_true", help="begin the row anew, do not add to the file's")
     options = parser.parse_args(arguments)
-    proofs = ProofsFile(options.out, commit=options.commit, resume=True)
-    if options.fresh:
-        proofs.forget(PROOF)
+    proofs = ProofsFile(options.out, commit=options.commit, fresh=options.fresh)
     lock, seeds = threading.Lock(), iter(range(options.seed, options.seed + options.cases))
     sent, failures = 0, list[str]()
 
