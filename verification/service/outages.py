@@ -121,7 +121,7 @@ def long_queue(batches: int, problems: int) -> list[str]:
     with fuzzed() as http:
         shapes = [[3 + number % 97, 5 + number // 97] for number in range(problems)]
         waiting = [
-            {"shapes": shapes, "problem": {"m": m + 1, "dtype": "f32"}, "queue": {"window": _closed_window()}}
+            {"shapes": shapes, "problem": {"m": m + 1, "dtype": "f32"}, "queue": {"window": closed_window()}}
             for m in range(batches)
         ]
         made = [http.post("/v1/batches", json=body).raise_for_status().json() for body in waiting]
@@ -206,7 +206,7 @@ def fuzzed() -> Iterator[httpx.Client]:
         yield http
 
 
-def _closed_window() -> str:
+def closed_window() -> str:
     """A window of the day that is hours away."""
     hour = (time.gmtime().tm_hour + 6) % 24
     return f"{hour:02}:00-{(hour + 1) % 24:02}:00"

@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import command
 from tirgemm.errors import InvalidRequest
+from verification.service.fuzzed_server import OPEN_WINDOWS
 from verification.service.processes import START_SECONDS, server_process
 from verification.service.proofs_file import ProofsFile
 
@@ -36,9 +37,9 @@ REQUEST_SECONDS = 20
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[tuple[str, str]]:
-    """A server process on a data folder: its address and an API key of the scope admin."""
-    with server_process("verification.service.fuzzed_server", folder) as told:
+def server(folder: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """A fuzzed server with ``options`` on a data folder: its address and an API key of the scope admin."""
+    with server_process("verification.service.fuzzed_server", folder, options=options) as told:
         url, key = f"http://127.0.0.1:{told['port']}", str(told["key"])
         # The document is made for the first who asks, which takes long on a busy machine.
         first = urllib.request.Request(f"{url}/openapi.json", headers={"Authorization": f"Bearer {key}"})
@@ -102,7 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def send() -> None:
         nonlocal sent
-        with tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder, server(Path(folder)) as (url, key):
+        with (
+            tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder,
+            server(Path(folder), OPEN_WINDOWS) as (url, key),
+        ):
             while sent < options.cases and not failures:
                 with lock:
                     seed = next(seeds)
