@@ -28,6 +28,7 @@ from benchmarks.history import History
 from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
 from benchmarks.service_speed import document as service_speed
+from benchmarks.suite_tables import RANKED_BY
 from benchmarks.tables import differing
 from benchmarks.timeline import document as timelines
 from tirgemm import Config, Gemm, TirgemmError
@@ -206,7 +207,7 @@ def _folds(document: dict[str, Any]) -> Iterator[str]:
         gemm = Gemm.parse(row["gemm"])
         if row["fold"] != f"{gemm.n}x{gemm.k}":
             yield f"{row['gemm']} lies in the fold {row['fold']}"
-        for name in ("estimate", "model"):
+        for name in RANKED_BY.keys() & row.keys():
             shares = row[name]
             if (
                 len(shares) != len(document["first"])

@@ -14,6 +14,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--device": {"default": "cuda:0"},
     "--limit": {"type": float, "help": "begin nothing after so many seconds"},
     "--resume": {"action": "store_true", "help": "keep what the file has"},
+    "--fresh": {"action": "store_true", "help": "begin the rows of what runs anew, do not add to the file's"},
     "--processes": {"type": int, "help": "build processes (default: one a hardware thread)"},
     "--data": {"type": Path, "help": "the data folder; by default the user's"},
     "--lock-dir": {"type": Path, "help": "where the devices' locks lie"},

@@ -251,6 +251,10 @@ def proposals(document: Document) -> str:
     )
 
 
+# What ranks, as rows of zero_shot_folds.py name it.
+RANKED_BY = {"estimate": "estimate", "others": "model of the other device", "model": "model"}
+
+
 @of_file("zero_shot_folds.json", "python benchmarks/zero_shot_folds.py RECORDS")
 def zero_shot(document: Document) -> str:
     """First choices for shapes whose (n, k) was held out, by the estimate and by the ranking model."""
@@ -260,9 +264,10 @@ def zero_shot(document: Document) -> str:
         groups.setdefault((of, row["regime"]), []).append(row)
     lines = []
     for (of, regime), rows in sorted(groups.items(), key=lambda item: ("not" in item[0][0], item[0])):
-        for name in ("estimate", "model"):
-            shares = zip(*(row[name] for row in rows), strict=True)
-            lines.append([f"{regime}, {of}; {len(rows)}", name, *(geomean(list(values)) for values in shares)])
+        for name, ranked_by in RANKED_BY.items():
+            if all(name in row for row in rows):
+                shares = zip(*(row[name] for row in rows), strict=True)
+                lines.append([f"{regime}, {of}; {len(rows)}", ranked_by, *(geomean(list(values)) for values in shares)])
     head = [
         "problems",
         "ranked by",

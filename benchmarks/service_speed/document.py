@@ -55,8 +55,9 @@ def service(document: Document) -> str:
         for row in document["rows"]
     ]
     about, hits = document["environment"], next((row for row in document["rows"] if "document_bytes" in row), None)
-    threads = about["device_key"].split(":")[3]
-    setting = f"{about['device']}, {threads} threads, {about['date'][:10]}"
+    kind, _, _, units, *_ = about["device_key"].split(":")
+    threads = f", {units} threads" if kind == "cpu" else ""
+    setting = f"{about['device']}{threads}, {about['date'][:10]}"
     if hits is not None:
         setting += (
             f": SQLite with {hits['kernels']:,} kernels where nothing else is said, {hits['connections']} connections, "

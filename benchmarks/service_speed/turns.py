@@ -62,7 +62,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace) -> Measured:
-    """Turns of ours and of the bare route, in an order drawn anew for every round; the first of each is not kept."""
+    """Turns of ours and of the bare route at ``port``, in an order drawn anew for every round; the first of each is not
+    kept."""
     bare = [request("GET", BARE, {})]
     seeds, bare_seeds = itertools.count(), itertools.count()
     blocks = {
@@ -73,9 +74,15 @@ def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Names
     return turns["ours"][1:], turns["bare"][1:]
 
 
-def asked(port: int, requests: Sequence[bytes], options: argparse.Namespace) -> Measured:
-    """Turns in which these requests are sent, drawn at random."""
-    return alternate(port, lambda turn: drive(port, requests, options.connections, options.seconds, seed=turn), options)
+def asked(
+    port: int, requests: Sequence[bytes], options: argparse.Namespace, *, bare_port: int | None = None
+) -> Measured:
+    """Turns in which these requests are sent, drawn at random; the bare route may be another server's."""
+
+    def turn_of(turn: int) -> Turn:
+        return drive(port, requests, options.connections, options.seconds, seed=turn)
+
+    return alternate(port if bare_port is None else bare_port, turn_of, options)
 
 
 class Figures:

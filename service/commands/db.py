@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.commands.upkeep import backup, prune, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
+
+if TYPE_CHECKING:
+    from tirgemm.tuning.records import Candidate
 
 app = console.command_group("Inspect, export, import, merge, prune and back up the tuning database.")
 app.command()(collect)
@@ -143,7 +146,8 @@ def train(
         str | None, typer.Option(help="Key, name or architecture; default: the one device of the records.")
     ] = None,
     records: Annotated[
-        Path | None, typer.Option("--records", metavar="FILE", help="Of this records file, not of the database.")
+        list[Path] | None,
+        typer.Option("--records", metavar="FILE", help="Of this records file, not of the database; repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -160,30 +164,39 @@ def train(
     from tirgemm.tuning import ranking_training as training
     from tirgemm.tuning_db import transfer
 
-    if records is not None:
-        devices, candidates = transfer.read_devices(records), transfer.read_candidates(records)
+    devices: list[Device] = []
+    candidates: list[Candidate] = []
+    if records:
+        for path in records:
+            devices += transfer.read_devices(path)
+            candidates += transfer.read_candidates(path)
     else:
         with existing_database(data, db, or_give="a records file with --records") as database:
             devices, candidates = transfer.read_database(database)
     chosen = _device_of_records(devices, device)
     problems = training.problem_rows(candidates, chosen)
     training.require_enough(problems, chosen)
-    ranked = list(training.held_out(problems, chosen, TRAINING_FOLDS))
+    of_others = {other.key: training.problem_rows(candidates, other) for other in training.alike(devices, chosen)}
+    others = [rows for theirs in of_others.values() for rows in theirs]
+    ranked = list(training.held_out(problems, chosen, TRAINING_FOLDS, others))
     home = benchmarks_folder()
     about = environment(chosen, home.parent if home else None)
     provenance = {
-        "records": records.name if records is not None else "the tuning database",
-        "records_sha256": training.records_sha256(problems),
+        "records": ", ".join(path.name for path in records) if records else "the tuning database",
+        "records_sha256": training.records_sha256([*problems, *others]),
+        "devices": {chosen.key: len(problems)} | {key: len(theirs) for key, theirs in of_others.items()},
         "held_out": training.scores(ranked),
         **{name: about[name] for name in ("tirgemm", "commit", "date")},
     }
-    document = training.train(problems, chosen, provenance)
+    document = training.train(problems, chosen, provenance, others)
     path = out or user_file(chosen.key)
     size = training.write(document, path)
 
     def show() -> None:
         said = document["provenance"]
         console.out.print(f"{path}: {size} bytes, trained on {said['rows']} configs of {said['problems']} problems")
+        for key, theirs in of_others.items():
+            console.out.print(f"{len(theirs)} of the problems were measured on {key}, which is much like {chosen.key}")
         for regime, shares in said["held_out"].items():
             first = [
                 f"{name} {shares[name]['geomean']:.3f} (least {shares[name]['least']:.3f})"

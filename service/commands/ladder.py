@@ -144,7 +144,7 @@ class PlacedLadders:
 
     place: str
     device: dict[str, Any]
-    regime: str
+    regime: Regime
     ladders: list[Ladder]
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from tirgemm.events import CandidateRecorded, Phase, PhaseEntered, event_from_json
+from tirgemm.gemm import Regime
 from tirgemm.service.jobs.worker_names import slot_name
 from tirgemm.status import LIVE, Status
 from tirgemm.tuning_db import JobQueue
@@ -28,7 +29,7 @@ class RunningJob:
 
     id: str
     gemm: str
-    regime: str
+    regime: Regime
     phase: str
     tried: int
     of: int

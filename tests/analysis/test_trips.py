@@ -160,12 +160,14 @@ def test_the_mix_as_run_does_the_products_arithmetic(family: str, text: str, opc
 
 def test_a_loop_over_a_blocks_tiles_counts_once_and_is_named() -> None:
     gemm, device = Gemm.parse("4096x4096x4096:f16:nt"), named_device("sm_90a")
-    binary = build(gemm, FAMILIES["wgmma"].default(gemm, device, "sustained"), device)
+    default = FAMILIES["wgmma"].default(gemm, device, "sustained")
+    config = default.with_(tile_m=128, tile_n=128, tile_k=64, schedule="pingpong", cluster_m=1, cluster_n=1)
+    binary = build(gemm, config, device)
     (function,) = disassemble(binary.data)
     mix = opcode_mix(function)
     assert mix.once
     steps = 4096 // 64
     assert steps in dict(mix.turns).values()
-    # A tile of 128 x 128 by the two warpgroups' instructions of 64 x 128 x 16.
+    # A warpgroup's tile of 128 x 128 by instructions of 64 x 128 x 16.
     runs = sum(number for name, number in mix.executed_opcodes if name.startswith("HGMMA"))
     assert runs * 64 * 128 * 16 == 128 * 128 * 4096

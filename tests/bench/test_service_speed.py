@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.service_speed import document as service_speed
-from benchmarks.service_speed import first_answer, listeners, pages, while_tuning
+from benchmarks.service_speed import first_answer, listeners, pages, server_processes, turns, while_tuning
 from benchmarks.service_speed.load import Turn, drive
 from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
@@ -41,6 +41,29 @@ def test_known_kernels_are_measured_beside_a_bare_route(tmp_path: Path) -> None:
     shown = service_speed.service(file.parent, tmp_path)
     assert "SQLite with 20 kernels where nothing else is said, 3 connections" in shown
     assert "| hits, the same 3 kernels | " in shown
+
+
+def test_known_kernels_are_measured_from_several_server_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: dict[bytes, set[int]] = {b"POST": set(), b"GET ": set()}
+
+    def noted(port: int, requests: Sequence[bytes], *arguments: Any, **options: Any) -> Turn:
+        ports[requests[0][:4]].add(port)
+        return drive(port, requests, *arguments, **options)
+
+    monkeypatch.setattr(turns, "drive", noted)
+    file = tmp_path / service_speed.FILE
+    assert server_processes.main([*QUICK, "--processes", "1", "2", "--out", str(file)]) == 0
+    rows = load(file)["rows"]
+    assert [(row["figure"], row["server_processes"]) for row in rows] == [
+        (f"hits, {kernels} kernels, {name}", count)
+        for count, name in ((1, "1 server process"), (2, "2 server processes"))
+        for kernels in ("the same 3", "any of 20")
+    ]
+    assert list(service_speed.faults(load(file))) == []
+    assert len(ports[b"POST"]) == 2, "a service for each number of processes"
+    assert len(ports[b"GET "] - ports[b"POST"]) == 1, "the bare route is another process's"
 
 
 def test_an_answer_that_is_no_hit_ends_the_measurement(tmp_path: Path) -> None:

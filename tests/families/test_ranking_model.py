@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, slow_pingpong, trained_on
+from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
@@ -72,6 +73,41 @@ def test_a_matrix_has_features_numbers_indicators_and_missing_values() -> None:
     actual = matrix(names, features(GEMM, configs, H200, "sustained", FAMILY), configs)
     assert actual[1].tolist()[:5] == [GEMM.flops, 3.0, 1.0, 1.0, 0.0]
     assert math.isnan(actual[1][5])
+
+
+@pytest.mark.parametrize(
+    ("text", "swap", "piece", "copies"),
+    [
+        # k of 91 elements in rows: both operands by elements, as one of them is.
+        ("4405x288x91:bf16:nt", 0, 2, 64 * (64 + 32) / 128),
+        # Rows of 2 x 1922 bytes: pieces of 4.
+        ("298x4852x1922:bf16:nt", 0, 4, 64 * (64 + 32) / 2 / 128),
+        # B's rows of 4852 elements by pieces of 8 bytes, A by TMA; B is along the tile's rows, or its columns.
+        ("298x4852x1920:bf16:nn", 1, 8, 64 * 64 / 4 / 128),
+        ("298x4852x1920:bf16:nn", 0, 8, 64 * 32 / 4 / 128),
+        # All by TMA.
+        ("304x4864x1920:bf16:nt", 0, 16, 0),
+    ],
+)
+def test_features_say_how_many_copies_a_thread_makes_in_a_step(text: str, swap: int, piece: int, copies: float) -> None:
+    gemm = Gemm.parse(text)
+    config = FAMILY.default(gemm, H200, "sustained")
+    knobs = dict(config.knobs) | {"tile_m": 64, "tile_n": 32, "tile_k": 64, "swap": swap, "load": "copy"}
+    got = features(gemm, ConfigColumns.of([Config("wgmma", tuple(knobs.items()))]), H200, "sustained", FAMILY)
+    assert float(np.squeeze(got["piece_bytes"])) == piece
+    assert float(np.squeeze(got["copies_per_step"])) == copies
+    assert float(np.squeeze(got["repacked_share"])) == 0
+
+
+def test_features_say_what_a_kernel_before_writes_and_how_many_threads_warps_are() -> None:
+    gemm = Gemm.parse("256x512x91:f16:nt")
+    mma = family_named("mma")
+    for load, share in (("copy", 0.0), ("repack", 2 * (256 + 512) * 91 / gemm.nbytes)):
+        knobs = dict(mma.default(gemm, H200, "sustained").knobs) | {"warps_m": 2, "warps_n": 4, "load": load}
+        got = features(gemm, ConfigColumns.of([Config("mma", tuple(knobs.items()))]), H200, "sustained", mma)
+        assert float(np.squeeze(got["repacked_share"])) == pytest.approx(share)
+        assert float(np.squeeze(got["threads"])) == 256
+        assert float(np.squeeze(got["piece_bytes"])) == (16 if load == "repack" else 2)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,15 @@ import numpy.typing as npt
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithDerivedKnobs, WithTileWork
+from tirgemm.families.common.alignment import access_width
 from tirgemm.families.common.config_columns import Column, ConfigColumns
 from tirgemm.families.common.knob_parts import knob_parts
 from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.common.tile_work import Features, TileWork, physical_features
-from tirgemm.gemm import Gemm, Regime
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
+
+_OPERANDS: tuple[Operand, ...] = ("a", "b")
+_PIECE, _WARP = 16, 32
 
 
 def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime, family: Family) -> Features:
@@ -69,9 +73,12 @@ def _work_of_knobs(gemm: Gemm, configs: ConfigColumns, device: Device, derived: 
     m, n = gemm.m_max, gemm.n
     tile_m, tile_n, tile_k = tile("tile_m", m), tile("tile_n", n), tile("tile_k", gemm.k)
     split = np.maximum(1.0, part("split", np.ones(len(configs))))
+    warps = part("warps_m") * part("warps_n")
     thread_m, thread_n = part("thread_m"), part("thread_n")
     with np.errstate(divide="ignore", invalid="ignore"):
-        sums = np.where((thread_m > 0) & (thread_n > 0), thread_m * thread_n, math.nan)
+        by_warps = tile_m * tile_n / (_WARP * warps)
+        of_thread = np.where((thread_m > 0) & (thread_n > 0), thread_m * thread_n, math.nan)
+        sums = np.where(np.isnan(warps), of_thread, by_warps)
         threads = np.maximum(1.0, tile_m * tile_n / sums) if device.kind == "cuda" else absent
     return TileWork(
         rows=float(m),
@@ -89,4 +96,21 @@ def _work_of_knobs(gemm: Gemm, configs: ConfigColumns, device: Device, derived: 
         resident=1.0,
         threads=threads,
         accumulators=sums,
+        piece_m=_pieces(gemm, "a", configs),
+        piece_n=_pieces(gemm, "b", configs),
+        loaders=threads,
+        repacked=np.where(configs.knobs["load"] == "repack", _odd_bytes(gemm), 0) if "load" in configs.knobs else 0,
     )
+
+
+def _odd_bytes(gemm: Gemm) -> int:
+    """Of the operands whose rows are no whole pieces of 16 bytes."""
+    size = DTYPE_BYTES[gemm.dtype]
+    return size * sum(gemm.span(operand) for operand in _OPERANDS if access_width(gemm, operand) * size < _PIECE)
+
+
+def _pieces(gemm: Gemm, operand: Operand, configs: ConfigColumns) -> Any:
+    """Bytes that a thread loads of an operand at once: the widest that suits its rows, or those of a copy's."""
+    width = float(access_width(gemm, operand) * DTYPE_BYTES[gemm.dtype])
+    load = configs.knobs.get("load")
+    return width if load is None else np.where(load == "repack", float(_PIECE), width)

@@ -2,7 +2,8 @@
 
 The target of a config is the logarithm of its estimate over its time, centred over the configs of its problem and
 regime, so that shapes of any size speak one language; configs near the fastest weigh most. All families are in one
-model. A frozen model ranks what nobody has measured (``tirgemm.families.common.ranking_model``).
+model, and so may be devices of one architecture with as many processors, on which a tile costs much the same; memory is
+a feature. A frozen model ranks what nobody has measured (``tirgemm.families.common.ranking_model``).
 """
 
 from __future__ import annotations
@@ -145,6 +146,16 @@ def _family_rows(
     return FamilyRows(columns, feature_values, np.array([times[config] for config in present]))
 
 
+def alike(devices: Iterable[Device], device: Device) -> list[Device]:
+    """One device of each other class whose records teach something of ``device``: those of its architecture with as
+    many processors."""
+    classes: dict[str, Device] = {}
+    for other in devices:
+        if (other.arch, other.units) == (device.arch, device.units):
+            classes.setdefault(other.key, other)
+    return [other for key, other in sorted(classes.items()) if key != device.key]
+
+
 def require_enough(problems: Sequence[ProblemRows], device: Device) -> None:
     """Raise InvalidRequest where there are too few problems to learn from."""
     if len(problems) < LEAST_PROBLEMS:
@@ -154,10 +165,16 @@ def require_enough(problems: Sequence[ProblemRows], device: Device) -> None:
         )
 
 
-def train(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a model that has learnt from ``problems``. Raises InvalidRequest, MissingExtra."""
+def train(
+    problems: Sequence[ProblemRows],
+    device: Device,
+    provenance: Mapping[str, Any],
+    others: Sequence[ProblemRows] = (),
+) -> dict[str, Any]:
+    """The document of a model that has learnt from ``problems``, and from ``others``, which were measured on devices
+    ``alike``. Raises InvalidRequest, MissingExtra."""
     require_enough(problems, device)
-    return _trained(problems, device, provenance)
+    return _trained([*problems, *others], device, provenance)
 
 
 def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,7 +216,8 @@ class HeldOut:
     the 1, 4 and 8 configs ranked first, by the estimates and by the model.
 
     ``times_away``: how many times a size differs from that of the nearest problem that was trained on; ``covered``:
-    whether the model says that it knows such problems."""
+    whether the model says that it knows such problems. ``others``: by a model of the other devices alone, where one was
+    trained."""
 
     gemm: Gemm
     regime: Regime
@@ -208,11 +226,20 @@ class HeldOut:
     covered: bool
     estimate: tuple[float, ...]
     model: tuple[float, ...]
+    others: tuple[float, ...] = ()
 
 
-def held_out(problems: Sequence[ProblemRows], device: Device, folds: int | None = None) -> Iterator[HeldOut]:
-    """Every problem as ranked by a model trained on the others: every shape of its (n, k) is held out with it, and
-    where there are ``folds`` those of other (n, k) as well."""
+def held_out(
+    problems: Sequence[ProblemRows],
+    device: Device,
+    folds: int | None = None,
+    others: Sequence[ProblemRows] = (),
+    *,
+    apart: bool = False,
+) -> Iterator[HeldOut]:
+    """Every problem as ranked by a model trained on the rest of them and of ``others``, as ``train`` has them: every
+    shape of its (n, k) is held out with it, and where there are ``folds`` those of other (n, k) as well. ``apart``: and
+    as ranked by a model trained on ``others`` alone."""
     groups: dict[Sizes, list[ProblemRows]] = {}
     for problem in problems:
         groups.setdefault((problem.gemm.n, problem.gemm.k), []).append(problem)
@@ -220,13 +247,16 @@ def held_out(problems: Sequence[ProblemRows], device: Device, folds: int | None 
     count = len(names) if folds is None else min(folds, len(names))
     for number in range(count):
         left_out = set(names[number::count])
-        rest = [problem for sizes, inside in groups.items() if sizes not in left_out for problem in inside]
-        model = RankingModel.of_json(_trained(rest, device, {}))
+        own, theirs = (
+            [each for each in rows if (each.gemm.n, each.gemm.k) not in left_out] for rows in (problems, others)
+        )
+        model = RankingModel.of_json(_trained([*own, *theirs], device, {}))
+        model_of_others = RankingModel.of_json(_trained(theirs, device, {})) if apart and theirs else None
         for sizes in sorted(left_out):
-            yield from (_held_out(problem, model) for problem in groups[sizes])
+            yield from (_held_out(problem, model, model_of_others) for problem in groups[sizes])
 
 
-def _held_out(problem: ProblemRows, model: RankingModel) -> HeldOut:
+def _held_out(problem: ProblemRows, model: RankingModel, model_of_others: RankingModel | None) -> HeldOut:
     gemm, regime = problem.gemm, problem.regime
     names = [rows.configs.family for rows in problem.families]
     away = min(model.times_away(name, gemm, regime) for name in names)
@@ -239,6 +269,7 @@ def _held_out(problem: ProblemRows, model: RankingModel) -> HeldOut:
         all(model.covers(name, gemm, regime) for name in names),
         shares(problem, estimates),
         shares(problem, estimates - problem.log_gains(model)),
+        shares(problem, estimates - problem.log_gains(model_of_others)) if model_of_others else (),
     )
 
 

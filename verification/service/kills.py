@@ -1,21 +1,27 @@
-"""``kill -9`` at random moments: processes of a real service, and connections and processes of its database.
+"""``kill -9`` at random moments: processes of a real service, connections and processes of its database, and nodes of
+its Ray cluster.
 
 Each run asks a real service for one kernel more and kills one victim at a random moment of the job. What was committed
 before stays as it was, the search measures nothing again, the job ends, and neither a process nor a lock is left.
 
-usage: python -m verification.service.kills --runs 200 --seed 1 --out FILE [--resume]    from the root of the repository
+usage: python -m verification.service.kills --runs 200 --seed 1 --out FILE [--fresh] [--deployments 3 | --engine ray]
+from the root of the repository
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +30,8 @@ import psycopg
 from sqlalchemy import func, select
 
 from benchmarks import command
-from tirgemm.errors import AlreadyRunning, StoreUnavailable
+from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreUnavailable
+from tirgemm.events import BuildsCounted
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED
 from tirgemm.tuning.process.locks import FileLock
@@ -34,11 +41,14 @@ from tirgemm.tuning_db.models import AttemptRow, GemmRow
 from verification.service.postgres_server import PostgresServer, find_programs, running
 from verification.service.processes import Serve, alive, command_line, descendants, kill
 from verification.service.proofs_file import ProofsFile
+from verification.service.ray_cluster import add_nodes, kill_node, running_cluster
 
 # Committed transactions outlive the processes of the database, as they do where it is operated; the machine stays up.
 DURABLE = ("fsync=off", "shared_buffers=16MB")
 _PROCESSES = ("worker", "measuring child", "build child", "server", "everything")
 VICTIMS = {"sqlite": _PROCESSES, "postgresql": (*_PROCESSES, "database connections", "database process")}
+# The victim where the engine is on a Ray cluster, on any database, and how many nodes that has beside its head.
+RAY_NODE, RAY_NODES = "Ray node", 2
 LEASE_SECONDS = 5.0
 JOB_SECONDS = 600.0
 # No claim of how fast anything is: for so long is waited for what must happen, on however busy a machine.
@@ -70,7 +80,8 @@ class Records:
         return kernel is not None and kernel.certificate is not None and kernel.certificate.passed
 
     def events(self) -> list[StoredEvent]:
-        return JobQueue(self.database).events(self.job_id)
+        """All but the counts of builds, which go when the job ends."""
+        return [event for event in JobQueue(self.database).events(self.job_id) if event.kind != BuildsCounted.KIND]
 
     def job(self) -> Job:
         job = JobQueue(self.database).job(self.job_id)
@@ -113,10 +124,11 @@ def measured_twice(candidates: dict[str, Candidate]) -> list[str]:
 
 
 class Deployment:
-    """A service with its worker, on a database; ``restart`` starts it again where it has been killed."""
+    """A service with its worker, on a database; ``restart`` starts it again where it has been killed. Its engine is
+    this machine's, or on the Ray ``cluster``."""
 
-    def __init__(self, folder: Path, postgres: PostgresServer | None = None) -> None:
-        self.folder, self.postgres = folder, postgres
+    def __init__(self, folder: Path, postgres: PostgresServer | None = None, cluster: Any = None) -> None:
+        self.folder, self.postgres, self.cluster = folder, postgres, cluster
         self.url = url = "" if postgres is None else postgres.url.replace("DATABASE", "postgres")
         self.server: Serve | None = None
         self.restart()
@@ -125,12 +137,17 @@ class Deployment:
     def restart(self) -> Serve:
         if self.server is None or self.server.process.poll() is not None:
             environment = {"TIRGEMM_DB": self.url} if self.url else {}
-            options = ("--lease-seconds", f"{LEASE_SECONDS:g}", "--processes", "1")
+            options = ["--lease-seconds", f"{LEASE_SECONDS:g}", "--processes", "1"]
+            if self.cluster is not None:
+                options += ["--engine", "ray", "--address", self.cluster.address, "--devices", "cpu"]
             self.server = Serve(self.folder, *options, environment=environment)
         return self.server
 
     def submit(self, gemm: Gemm, trials: int) -> Records:
-        """Ask for a kernel; the request is repeated where the service or its database is not back yet."""
+        """Ask for a kernel; the request is repeated where the service or its database is not back yet. Nodes that were
+        killed are replaced first: a job ends on those that are left."""
+        if self.cluster is not None:
+            add_nodes(self.cluster, RAY_NODES)
         body: dict[str, Any] = {"gemm": str(gemm), "budget": {"trials": trials, "seconds": 60}}
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -156,27 +173,31 @@ class Deployment:
             self.server.kill_all()
 
 
-def strike(deployment: Deployment, victim: str) -> bool:
-    """SIGKILL to the victim; False where it does not run at this moment."""
+def strike(deployment: Deployment, victim: str, rng: random.Random) -> list[int] | None:
+    """SIGKILL to the victim: the processes that have to end with it; None where it does not run at this moment."""
     server = deployment.restart()
-    if victim == "everything":
-        server.kill_all()
-        return True
-    if victim == "server":
-        server.process.kill()
-        server.process.wait(PATIENCE_SECONDS)
-        return True
+    if victim == RAY_NODE:
+        return kill_node(deployment.cluster, rng.choice(list(deployment.cluster.worker_nodes)))
     if victim in ("database connections", "database process"):
-        return _strike_database(deployment.url, victim)
+        return [] if _strike_database(deployment.url, victim) else None
+    if victim in ("server", "everything"):
+        left = descendants(server.process.pid)
+        if victim == "everything":
+            server.kill_all()
+        else:
+            server.process.kill()
+            server.process.wait(PATIENCE_SECONDS)
+        return left
     worker = server.worker_pid()
     if not worker:
-        return False
+        return None
     struck = [worker]
     if victim != "worker":
         struck = [pid for pid in descendants(worker) if CHILDREN[victim] in command_line(pid)]
+    left = [pid for one in struck for pid in (one, *descendants(one))]
     for pid in struck:
         kill(pid)
-    return bool(struck)
+    return left or None
 
 
 def _strike_database(url: str, victim: str) -> bool:
@@ -199,15 +220,9 @@ def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random,
     records.wait_for_progress()
     time.sleep(rng.uniform(0, MOMENT_SECONDS))
     before, events = records.candidates(), records.events()
-    server = deployment.restart()
-    left = descendants(server.process.pid)
-    while not strike(deployment, victim):
-        if _patient(records.job).status == "done":
-            break
+    while (left := strike(deployment, victim, rng)) is None and _patient(records.job).status != "done":
         time.sleep(0.05)
-    wrong = []
-    if victim in ("server", "everything"):
-        wrong += _outlived(left, f"the {victim}")
+    wrong = outlived(left or (), f"the {victim}")
     wrong += lost(before, _patient(records.candidates))
     if _patient(records.events)[: len(events)] != events:
         wrong.append("events are lost")
@@ -245,9 +260,9 @@ def _patient(read: Callable[[], Any]) -> Any:
             time.sleep(0.1)
 
 
-def _outlived(pids: Sequence[int], what: str) -> list[str]:
-    """Of the processes that had to end with ``what`` those that run after PATIENCE_SECONDS."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def outlived(pids: Sequence[int], what: str, patience_s: float = PATIENCE_SECONDS) -> list[str]:
+    """Of the processes that had to end with ``what`` those that run after so long."""
+    deadline = time.monotonic() + patience_s
     while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     return [f"process {pid} ({command_line(pid)[:60]!r}) outlives {what}" for pid in left]
@@ -269,50 +284,88 @@ def _held(deployment: Deployment) -> list[str]:
 
 
 @contextmanager
-def deployed(kind: str) -> Iterator[Deployment]:
-    """A fresh service on a database of that kind, in a folder that is deleted at the end."""
+def deployed(kind: str, *, on_ray: bool = False) -> Iterator[Deployment]:
+    """A fresh service on a database of that kind, in a folder that is deleted at the end; ``on_ray``: on a Ray cluster
+    of its own, which only the main thread may start."""
     folder = Path(tempfile.mkdtemp(prefix="tirgemm-kills-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         server = None if kind == "sqlite" else stack.enter_context(running(find_programs(), DURABLE))
-        deployment = Deployment(folder, server)
+        cluster = stack.enter_context(running_cluster(RAY_NODES)) if on_ray else None
+        deployment = Deployment(folder, server, cluster)
         stack.callback(deployment.close)
         yield deployment
 
 
-def campaign(kind: str, runs: int, seed: int, proofs: ProofsFile) -> None:
-    """So many runs on one kind of database, each noted in ``proofs`` as it ends."""
-    rng = random.Random(f"{kind} {seed}")
-    with deployed(kind) as deployment:
-        sizes = iter(rng.sample(range(2, 200), 198))
-        for number in range(runs):
-            victim = rng.choice(VICTIMS[kind])
-            gemm = Gemm(2 * next(sizes) + 1, 27, 29, dtype="f32", layout="nn")
+@dataclass(frozen=True)
+class KillSession:
+    """Some runs on one deployment: with one of ``victims`` each, drawn anew."""
+
+    kind: str
+    runs: int
+    seed: int
+    victims: tuple[str, ...]
+
+    @property
+    def on_ray(self) -> bool:
+        return self.victims == (RAY_NODE,)
+
+
+def sessions(runs: int, length: int, seed: int, *, on_ray: bool) -> list[KillSession]:
+    """``runs`` as sessions of at most ``length``, on each kind of database in turn."""
+    rng, kinds = random.Random(seed), itertools.cycle(VICTIMS)
+    return [
+        KillSession(kind, min(length, runs - begun), rng.randrange(2**31), (RAY_NODE,) if on_ray else VICTIMS[kind])
+        for begun, kind in zip(range(0, runs, length), kinds, strict=False)
+    ]
+
+
+def campaign(session: KillSession, proofs: ProofsFile, stop: threading.Event) -> int:
+    """The runs of a session, each noted in ``proofs`` as it ends, until ``stop``: how many went wrong."""
+    if stop.is_set():
+        return 0
+    rng, failed = random.Random(session.seed), 0
+    with deployed(session.kind, on_ray=session.on_ray) as deployment:
+        sizes = rng.sample(range(2, 200), session.runs)
+        for number, size in enumerate(sizes, 1):
+            victim = rng.choice(session.victims)
+            gemm = Gemm(2 * size + 1, 27, 29, dtype="f32", layout="nn")
             began = time.monotonic()
             wrong = one_run(deployment, victim, gemm, rng)
-            proofs.count(f"kill -9, {kind}: {victim}", wrong, time.monotonic() - began)
+            proofs.count(f"kill -9, {session.kind}: {victim}", wrong, time.monotonic() - began)
+            failed += bool(wrong)
             told = "; ".join(wrong) or "held"
-            print(f"{kind} {number + 1} of {runs}: {victim}, {gemm}: {told}", flush=True)
+            print(f"{session.kind} {number} of {session.runs}: {victim}, {gemm}: {told}", flush=True)
+            if stop.is_set():
+                break
+    return failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, "--resume", "--commit", "--out")
+    parser = command.parser(__doc__, "--fresh", "--commit", "--out")
     parser.add_argument("--runs", type=int, default=20, help="in all, half of them on each database")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     parser.add_argument("--session", type=int, default=10, help="runs in one deployment, then a fresh one")
+    parser.add_argument("--deployments", type=int, default=1, help="so many side by side")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=f"ray: the victim is a {RAY_NODE}")
     options = parser.parse_args(arguments)
+    on_ray = options.engine == "ray"
+    if on_ray and options.deployments > 1:
+        raise InvalidRequest(
+            "--deployments is more than 1; only the main thread may start a Ray cluster, so it must be 1"
+        )
     # What was started is ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    proofs = ProofsFile(options.out, commit=options.commit, resume=options.resume)
-    rng = random.Random(options.seed)
-    left = options.runs
-    while left > 0:
-        for kind in VICTIMS:
-            runs = min(options.session, left)
-            left -= runs
-            if runs:
-                campaign(kind, runs, rng.randrange(2**31), proofs)
-    return 1 if proofs.failures else 0
+    proofs, stop = ProofsFile(options.out, commit=options.commit, fresh=options.fresh), threading.Event()
+    planned = sessions(options.runs, options.session, options.seed, on_ray=on_ray)
+    if options.deployments == 1:
+        return int(sum(campaign(session, proofs, stop) for session in planned) > 0)
+    with ThreadPoolExecutor(options.deployments) as threads:
+        futures = [threads.submit(campaign, session, proofs, stop) for session in planned]
+        try:
+            return int(sum(future.result() for future in futures) > 0)
+        finally:
+            stop.set()
 
 
 if __name__ == "__main__":

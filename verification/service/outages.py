@@ -1,8 +1,8 @@
 """What a service meets that is operated for long: a database that is away, a disk that is full, a long queue, many slow
 connections.
 
-usage: python -m verification.service.outages --out FILE [--only NAME...]    from the root of the repository; it takes
-root to mount the small file system whose disk is full
+usage: python -m verification.service.outages --out FILE [--only NAME...] [--fresh]    from the root of the repository;
+it takes root to mount the small file system whose disk is full
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def long_queue(batches: int, problems: int) -> list[str]:
     with fuzzed() as http:
         shapes = [[3 + number % 97, 5 + number // 97] for number in range(problems)]
         waiting = [
-            {"shapes": shapes, "problem": {"m": m + 1, "dtype": "f32"}, "queue": {"window": _closed_window()}}
+            {"shapes": shapes, "problem": {"m": m + 1, "dtype": "f32"}, "queue": {"window": closed_window()}}
             for m in range(batches)
         ]
         made = [http.post("/v1/batches", json=body).raise_for_status().json() for body in waiting]
@@ -206,7 +206,7 @@ def fuzzed() -> Iterator[httpx.Client]:
         yield http
 
 
-def _closed_window() -> str:
+def closed_window() -> str:
     """A window of the day that is hours away."""
     hour = (time.gmtime().tm_hour + 6) % 24
     return f"{hour:02}:00-{(hour + 1) % 24:02}:00"
@@ -219,10 +219,10 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, "--commit", "--out")
+    parser = command.parser(__doc__, "--fresh", "--commit", "--out")
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, help="these proofs")
     options = parser.parse_args(arguments)
-    proofs = ProofsFile(options.out, commit=options.commit, resume=True)
+    proofs = ProofsFile(options.out, commit=options.commit, fresh=options.fresh)
     made: dict[str, tuple[str, Callable[[], list[str]]]] = {
         "postgresql": ("PostgreSQL stopped for 60 s", lambda: postgres_away(60.0)),
         "disk": ("disk full", lambda: disk_full(24)),

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +24,12 @@ def command(name: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
-def server_process(module: str, folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-    """A server process on a data folder, run as ``python -m module folder``: what it tells as a line of JSON once it is
-    ready. It ends when its stdin is closed."""
-    arguments = [sys.executable, "-m", module, str(folder)]
+def server_process(
+    module: str, folder: Path, environment: Mapping[str, str] | None = None, options: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """A server process on a data folder, run as ``python -m module folder`` with ``options``: what it tells as a line
+    of JSON once it is ready. It ends when its stdin is closed."""
+    arguments = [sys.executable, "-m", module, str(folder), *options]
     process = subprocess.Popen(
         arguments,
         cwd=ROOT,

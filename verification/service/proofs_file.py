@@ -3,6 +3,7 @@ run."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,27 +19,28 @@ MAX_FAILURES = 20
 
 
 class ProofsFile:
-    """A results file of proofs, written after each run, so that it is whole at any time. ``resume``: go on with the
-    rows that it has."""
+    """A results file of proofs, which goes on with the rows that the file has and is written after each run, so that it
+    is whole at any time. ``fresh``: the first run of a proof begins its row anew; until then the file keeps the old
+    one."""
 
-    def __init__(self, path: Path, *, commit: str | None = None, resume: bool = False) -> None:
+    def __init__(self, path: Path, *, commit: str | None = None, fresh: bool = False) -> None:
         self.path = path
         self._about = environment(detect_device("cpu"), ROOT, commit)
+        self._counting = threading.Lock()
         self.rows: dict[str, dict[str, Any]] = {}
-        if resume and path.exists():
+        if path.exists():
             self.rows = {row["proof"]: row for row in load(path)["rows"]}
-
-    @property
-    def failures(self) -> int:
-        """How many runs of all proofs went wrong."""
-        return sum(row["failed"] for row in self.rows.values())
-
-    def forget(self, proof: str) -> None:
-        """Begin the row of a proof anew with its next run; until then the file keeps the old one."""
-        self.rows.pop(proof, None)
+        self._outdated = set(self.rows) if fresh else set[str]()
 
     def count(self, proof: str, wrong: Sequence[str], seconds: float, runs: int = 1, **about: Any) -> None:
-        """Note ``runs`` more of a proof, and what went wrong in them; ``about`` is kept with it."""
+        """Note ``runs`` more of a proof, and what went wrong in them; ``about`` is kept with it. Any thread may."""
+        with self._counting:
+            self._count(proof, wrong, seconds, runs, about)
+
+    def _count(self, proof: str, wrong: Sequence[str], seconds: float, runs: int, about: dict[str, Any]) -> None:
+        if proof in self._outdated:
+            self._outdated.remove(proof)
+            del self.rows[proof]
         row = self.rows.get(proof, {"runs": 0, "failed": 0, "failures": [], "seconds": 0.0})
         failures = [*row["failures"], *wrong][:MAX_FAILURES]
         failed = row["failed"] + (min(runs, len(wrong)) if wrong else 0)

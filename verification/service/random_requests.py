@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import command
 from tirgemm.errors import InvalidRequest
+from verification.service.fuzzed_server import OPEN_WINDOWS
 from verification.service.processes import START_SECONDS, server_process
 from verification.service.proofs_file import ProofsFile
 
@@ -36,9 +37,9 @@ REQUEST_SECONDS = 20
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[tuple[str, str]]:
-    """A server process on a data folder: its address and an API key of the scope admin."""
-    with server_process("verification.service.fuzzed_server", folder) as told:
+def server(folder: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """A fuzzed server with ``options`` on a data folder: its address and an API key of the scope admin."""
+    with server_process("verification.service.fuzzed_server", folder, options=options) as told:
         url, key = f"http://127.0.0.1:{told['port']}", str(told["key"])
         # The document is made for the first who asks, which takes long on a busy machine.
         first = urllib.request.Request(f"{url}/openapi.json", headers={"Authorization": f"Bearer {key}"})
@@ -89,23 +90,23 @@ def told(report: dict[str, Any], code: int) -> tuple[int, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = command.parser(__doc__, "--commit", "--out")
+    parser = command.parser(__doc__, "--fresh", "--commit", "--out")
     parser.add_argument("--schemathesis", type=Path, required=True, help="its command")
     parser.add_argument("--cases", type=int, default=10_000, help="to be sent in all, in as many rounds as it takes")
     parser.add_argument("--examples", type=int, default=50, help="of each operation in a round")
     parser.add_argument("--servers", type=int, default=1, help="so many side by side, each with rounds of its own")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the first round")
-    parser.add_argument("--fresh", action="store_true", help="begin the row anew, do not add to the file's")
     options = parser.parse_args(arguments)
-    proofs = ProofsFile(options.out, commit=options.commit, resume=True)
-    if options.fresh:
-        proofs.forget(PROOF)
+    proofs = ProofsFile(options.out, commit=options.commit, fresh=options.fresh)
     lock, seeds = threading.Lock(), iter(range(options.seed, options.seed + options.cases))
     sent, failures = 0, list[str]()
 
     def send() -> None:
         nonlocal sent
-        with tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder, server(Path(folder)) as (url, key):
+        with (
+            tempfile.TemporaryDirectory(prefix="tirgemm-fuzzed-") as folder,
+            server(Path(folder), OPEN_WINDOWS) as (url, key),
+        ):
             while sent < options.cases and not failures:
                 with lock:
                     seed = next(seeds)

@@ -75,7 +75,7 @@ class ComparedKernelBody(BaseModel):
     id: str
     gemm: str
     device: DeviceBody
-    regime: str
+    regime: Regime
     shown_role: str
     family: str
     kernel_sha256: str
@@ -100,7 +100,7 @@ class KernelChoice(BaseModel):
     id: str
     gemm: str
     device: str
-    regime: str
+    regime: Regime
     shown_role: str
     us: float | None
     chosen: bool

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tirgemm.families import families
-from tirgemm.gemm import DTYPE_BYTES, REGIMES
+from tirgemm.gemm import DTYPE_BYTES, REGIMES, Regime
 from tirgemm.progress import role_name
 from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.site import HTML, OwnSite
@@ -50,7 +50,7 @@ class ListedKernelBody(BaseModel):
 
     id: str
     device: DeviceBody
-    regime: str
+    regime: Regime
     role: str
     shown_role: str
     verified: bool

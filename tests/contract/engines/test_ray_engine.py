@@ -7,7 +7,6 @@ Ray is in no lock and in no environment of ``make test``: `make ray-tests` makes
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -17,18 +16,17 @@ from typing import Any
 import pytest
 
 from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
+from verification.service.kills import outlived
 from verification.service.processes import command
+from verification.service.ray_cluster import add_nodes, kill_node, running_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
 
-from ray.cluster_utils import Cluster
-
 from tirgemm.service.jobs import worker as worker_module
 from tirgemm.service.jobs.ray_fleet import RayFleet
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -46,15 +44,12 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, erro
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that builds nothing and a node of one processor; nodes import this very checkout."""
+    """A head that builds nothing and a node of one processor."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         # Ray sets it where it connects, for good.
         patch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        cluster.add_node(num_cpus=1)
-        yield cluster
-        cluster.shutdown()
+        with running_cluster(1) as cluster:
+            yield cluster
 
 
 class TestRayEngine(EngineContract):
@@ -71,7 +66,9 @@ def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
 ) -> None:
     caplog.set_level(logging.WARNING, "tirgemm.worker")
     monkeypatch.setattr(worker_module, "LOOK_SECONDS", 0.2)
-    lost = cluster.add_node(num_cpus=1)
+    (kept,) = cluster.worker_nodes
+    add_nodes(cluster, 2)
+    (lost,) = cluster.worker_nodes - {kept}
     with Database.embedded(tmp_path / "data") as database:
         store, queue = SqlStore(database), JobQueue(database)
         fleet = RayFleet(store, SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path / "locks")
@@ -85,10 +82,12 @@ def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
             job_ids = [queue.submit(one)[0].id for one in asked]
             until(lambda: min(recorded()) > 0)
             assert all(progress.status == "running" for progress in queue.progress(job_ids).values())
-            cluster.remove_node(lost, allow_graceful=False)
+            left = kill_node(cluster, lost)
+            assert len(left) > 3, "what runs on a node, and what that started"
+            assert outlived(left, "the node", PATIENCE_S) == []
             until(lambda: len(worker.devices) == 2)
             jobs = ended(queue, job_ids)
-            cluster.add_node(num_cpus=1)
+            add_nodes(cluster, 2)
             until(lambda: len(worker.devices) == 3)
         fleet.close()
         assert [(job.status, job.error, job.attempts) for job in jobs] == [("done", None, 1)] * 3

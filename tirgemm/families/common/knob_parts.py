@@ -20,6 +20,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "thread_n": ("thread_n", "tile_n", "warp_n"),
     "stages": ("stages",),
     "split": ("split_k", "split"),
+    "warps_m": ("warps_m",),
+    "warps_n": ("warps_n",),
 }
 # Knobs that decide how the work is cut; a family without any of them has groups of one config.
 COARSE = frozenset(

@@ -1,8 +1,9 @@
 """Trained ranking models: by how much a config is faster or slower than its analytic estimate says.
 
 A model is of one class of devices and comes from records of it (``tirgemm db train``). One made on this machine lies in
-the user's data folder and goes before the one that ships beside this module. Where a problem is far from what a model
-was trained on, the analytic estimate decides alone.
+the user's data folder and goes before the one that ships beside this module; a device that has neither takes one that
+ships for another device of its architecture with as many processors. Where a problem is far from what a model was
+trained on, the analytic estimate decides alone.
 """
 
 from __future__ import annotations
@@ -148,12 +149,20 @@ def shipped_file(device_key: str) -> Path:
     return Path(__file__).parent / FOLDER / file_name(device_key)
 
 
+def files_of_devices_alike(device: Device) -> list[Path]:
+    """The package's models for other devices of this one's architecture with as many processors."""
+    if device.kind != "cuda":
+        return []
+    return sorted((Path(__file__).parent / FOLDER).glob(file_name(f"cuda:{device.arch}:*:{device.units}")))
+
+
 def ranking_model(device: Device) -> RankingModel | None:
-    """The model for this class of devices: the user's own, else the one that ships. None where there is neither.
+    """The model for this class of devices: the user's own, else the one that ships, else one that ships for a device
+    alike. None where there is none.
 
     Raises InvalidRequest for a file that is none.
     """
-    for path in (user_file(device.key), shipped_file(device.key)):
+    for path in (user_file(device.key), shipped_file(device.key), *files_of_devices_alike(device)):
         try:
             stat = path.stat()
         except OSError:

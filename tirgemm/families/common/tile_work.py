@@ -30,7 +30,9 @@ class TileWork:
     ``loaded_n``: rows and columns of operands that a block loads for a step, less what its cluster's blocks load for
     it. ``work``: tiles, or clusters of tiles, in all; ``slots`` so many run at once. ``cluster``: blocks of a cluster.
     ``wave_m``, ``wave_n``: outputs along rows and columns that run at once; ``passes``: how often the operand across
-    the raster is read. ``step_clocks``: of the instructions of one step of k.
+    the raster is read. ``step_clocks``: of the instructions of one step of k. ``piece_m``, ``piece_n``: bytes that a
+    thread loads at once of the operands along the tile's rows and columns, 0 where TMA loads them; ``loaders``: threads
+    that do; ``repacked``: bytes of copies of the operands that a kernel writes before.
     """
 
     rows: Any
@@ -53,6 +55,10 @@ class TileWork:
     wave_n: Any = np.nan
     passes: Any = np.nan
     step_clocks: Any = np.nan
+    piece_m: Any = np.nan
+    piece_n: Any = np.nan
+    loaders: Any = np.nan
+    repacked: Any = 0
 
 
 def problem_features(gemm: Gemm, regime: Regime) -> Features:
@@ -114,6 +120,9 @@ def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regim
     l2_us = through_l2 / (device.units * clock)
     latency_us = steps / np.maximum(1.0, (stages - 1) * resident) / clock
     partials = work.second_kernel * 8.0 * split * gemm.batch * gemm.m_max * gemm.n
+    piece_m, piece_n = _floats(work.piece_m), _floats(work.piece_n)
+    in_pieces = _quotient(tile_m, piece_m) + _quotient(tile_n, piece_n)
+    copies = size * tile_k * in_pieces / work.loaders
     wave_depth = size * (np.minimum(work.wave_m, rows) + np.minimum(work.wave_n, columns))
     across = np.where(np.asarray(work.wave_m) >= work.wave_n, columns, rows) * (size * deep)
     return problem_features(gemm, regime) | {
@@ -190,7 +199,17 @@ def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regim
         "across_l2_share": across / l2_bytes,
         "read_again": (work.passes - 1) * across / gemm.nbytes,
         "stored_per_block": waves * tile_m * tile_n,
+        "piece_bytes": np.minimum(np.where(piece_m > 0, piece_m, 16), np.where(piece_n > 0, piece_n, 16)),
+        "copies_per_step": copies,
+        "copies": steps * copies,
+        "copies_to_step": copies / work.step_clocks,
+        "repacked_share": work.repacked / gemm.nbytes,
     }
+
+
+def _quotient(size: Any, piece: Any) -> Any:
+    """How many pieces: none of no bytes."""
+    return np.where(piece > 0, size / np.where(piece > 0, piece, 1.0), 0.0)
 
 
 def _floats(values: Any) -> npt.NDArray[np.float64]:

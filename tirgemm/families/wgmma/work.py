@@ -10,11 +10,14 @@ from tirgemm.device import Device
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.wgmma.estimate import CONSTANTS, RESIDENT_CLUSTERS, Cuts, estimate_us
+from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
+from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.names import CLUSTER, COPY, KERNEL, PINGPONG, TMA
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
-from tirgemm.gemm import Gemm, Regime
+from tirgemm.gemm import Gemm, Operand, Regime
 
+_OPERANDS: tuple[Operand, ...] = ("a", "b")
 _CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) + 1)])
 
 
@@ -67,6 +70,9 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
     crossed = np.minimum(across, np.maximum(1.0, together / group))
     grouped = np.minimum(along, group * np.maximum(1.0, together / (group * across)))
 
+    piece = {operand: np.where(cuts.copied, nbytes, 0) for operand, nbytes in copied_at_once(gemm).items()}
+    unaligned = sum(gemm.span(operand) for operand in _OPERANDS if not loaded_by_tma(gemm, operand))
+
     c = CONSTANTS["sustained"]
     columns_clocks = np.maximum(tile_n / 2, c.wgmma_clocks + c.wgmma_clocks_per_column * tile_n)
     return TileWork(
@@ -90,4 +96,8 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
         np.where(by_rows, crossed, grouped) * (tile_n * cuts.cluster_n),
         -(-along // group),
         columns_clocks * (tile_m // MMA_M) * (cuts.tile_k // MMA_K),
+        np.where(cuts.swap, piece["b"], piece["a"]),
+        np.where(cuts.swap, piece["a"], piece["b"]),
+        COPYING_THREADS,
+        np.where(cuts.copied, 0, ELEMENT_BYTES * unaligned),
     )

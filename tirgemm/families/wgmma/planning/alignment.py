@@ -6,6 +6,7 @@ from tirgemm.families.common.alignment import divides
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
+_INPUTS: tuple[Operand, ...] = ("a", "b")
 # k up to which copies by elements were the fastest of some problem on an H200.
 _MOST_K_BY_ELEMENTS = 128
 
@@ -41,6 +42,15 @@ def copy_bytes(gemm: Gemm, operand: Operand) -> int:
         if count > 1 and gemm.align % nbytes == 0 and divides(count, columns) and _multiple(gemm, operand, count):
             return nbytes
     return size if gemm.k <= _MOST_K_BY_ELEMENTS and isinstance(gemm.leading(operand), int) else 0
+
+
+def copied_at_once(gemm: Gemm) -> dict[Operand, int]:
+    """A and B -> bytes that a thread copies at once of an operand that TMA cannot load, else 0. Both the same where one
+    is read by elements: a thread that reads elements waits for them, and tells of all its copies itself."""
+    odd: dict[Operand, int] = {op: copy_bytes(gemm, op) for op in _INPUTS if not loaded_by_tma(gemm, op)}
+    if all(odd.values()) and ELEMENT_BYTES in odd.values():
+        odd = dict.fromkeys(odd, ELEMENT_BYTES)
+    return {op: odd.get(op, 0) for op in _INPUTS}
 
 
 def _written(gemm: Gemm) -> tuple[Operand, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.wgmma.planning import names
-from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma
+from tirgemm.families.wgmma.planning.alignment import copied_at_once
 from tirgemm.families.wgmma.planning.orientation import Orientation
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, Tile
 from tirgemm.gemm import Operand
@@ -27,13 +27,8 @@ class OperandLoads:
 
     @property
     def copied(self) -> dict[Operand, int]:
-        """A and B -> bytes that the producer reads at once where it copies the operand, else 0. Both the same: a thread
-        that reads elements waits for them, and tells of all its copies itself."""
-        gemm, wanted = self.orientation.gemm, self.load == names.COPY
-        least = {op: copy_bytes(gemm, op) for op in _OPERANDS if wanted and not loaded_by_tma(gemm, op)}
-        if all(least.values()) and ELEMENT_BYTES in least.values():
-            least = dict.fromkeys(least, ELEMENT_BYTES)
-        return {op: least.get(op, 0) for op in _OPERANDS}
+        """A and B -> bytes that the producer reads at once where it copies the operand, else 0."""
+        return copied_at_once(self.orientation.gemm) if self.load == names.COPY else dict.fromkeys(_OPERANDS, 0)
 
     @property
     def by_elements(self) -> bool:
