@@ -190,9 +190,9 @@ class TuningEngine:
     def _bench(self) -> Workbench:
         if self._opened is None:
             bench = self._open_bench(self._device)
-            bench.warm()
             bench.helpers = self._helpers
             self._opened = bench
+            bench.warm()
         return self._opened
 
     @contextmanager

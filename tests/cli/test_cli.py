@@ -448,14 +448,16 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     from tirgemm.families.common.ranking_model import user_file
     from tirgemm.tuning_db import Database, SqlStore, transfer
 
-    (home / "one").mkdir()
-    with Database.embedded(home / "one") as database:
-        store = SqlStore(database)
-        store.put_device(H200)
-        for gemm in PROBLEMS:
-            for candidate in made_up(gemm, slow_pingpong, 12):
-                store.add_candidate(candidate)
-        transfer.export_records(database, home / "records.jsonl.gz")
+    alike = H200.with_(model="NVIDIA H100 80GB HBM3")
+    for folder, of, name in (("one", H200, "records.jsonl.gz"), ("two", alike, "alike.jsonl.gz")):
+        (home / folder).mkdir()
+        with Database.embedded(home / folder) as database:
+            store = SqlStore(database)
+            store.put_device(of)
+            for gemm in PROBLEMS:
+                for candidate in made_up(gemm, slow_pingpong, 12):
+                    store.add_candidate(candidate.with_(device_key=of.key))
+            transfer.export_records(database, home / name)
     code, out, _ = run("db", "train", "--data", "one", "--json")
     trained = json.loads(out)
     assert (code, trained["problems"], Path(trained["file"])) == (0, len(PROBLEMS), user_file(H200.key))
@@ -467,6 +469,10 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     assert "trained on" in run("db", "train", "--data", "one")[1]
     code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
     assert (code, H200.key in err) == (2, True)
+    both = ("--records", "records.jsonl.gz", "--records", "alike.jsonl.gz", "--device", H200.key, "--output", "m.gz")
+    code, out, _ = run("db", "train", *both, "--json")
+    assert (code, json.loads(out)["devices"]) == (0, {H200.key: len(PROBLEMS), alike.key: len(PROBLEMS)})
+    assert f"{len(PROBLEMS)} of the problems were measured on {alike.key}" in run("db", "train", *both)[1]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from tirgemm.gemm import Gemm
 class SampleSource:
     """A KernelSource: a default of every problem, and with ``tuned_later`` a tuned kernel once ``release`` is set.
 
-    ``stored`` are the problems that it has without making anything; ``refuses`` those that it will not make.
+    With ``only_tuned`` the defaults are there already, and do not come. ``stored`` are the problems that it has without
+    making anything; ``refuses`` those that it will not make.
     """
 
     tunes = True
@@ -29,7 +30,9 @@ class SampleSource:
         refuses: Sequence[Gemm] = (),
         fails: bool = False,
         tuned_later: bool = False,
+        only_tuned: bool = False,
     ) -> None:
+        self.only_tuned = only_tuned
         self.stored, self.refuses, self.fails, self.tuned_later = set(stored), set(refuses), fails, tuned_later
         self.asked: list[Gemm] = []
         self.groups: list[tuple[Gemm, ...]] = []
@@ -61,7 +64,7 @@ class SampleSource:
         def make() -> None:
             if self.fails:
                 raise BuildFailed("the compiler went away")
-            for gemm in gemms:
+            for gemm in () if self.only_tuned else gemms:
                 arrived(self.kernel(gemm, "fallback"))
             if self.tuned_later and self.release.wait(PATIENCE_S):
                 for gemm in gemms:

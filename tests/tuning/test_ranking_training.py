@@ -56,6 +56,8 @@ def test_devices_of_one_architecture_with_as_many_processors_teach_one_another()
     fewer = H200.with_(model="NVIDIA H100 PCIe", units=114)
     ampere = H200.with_(model="NVIDIA A100", arch="sm_80")
     assert training.alike([H200, larger, larger.with_(uuid="GPU-2"), fewer, ampere], H200) == [larger]
+    cpu = detect("cpu")
+    assert training.alike([cpu, cpu.with_(model="another model")], cpu) == []
 
 
 def test_a_device_without_a_model_takes_that_of_a_device_alike() -> None:
@@ -63,10 +65,10 @@ def test_a_device_without_a_model_takes_that_of_a_device_alike() -> None:
     assert own is not None
     assert own.provenance["device_key"] == H200.key
     nvl, limited = H200.with_(model="NVIDIA H100 NVL"), H200.with_(power_limit_w=450)
-    for device in (nvl, limited):
-        borrowed = ranking_model(device)
-        assert borrowed is not None
-        assert borrowed.provenance["device_key"] in own.provenance["devices"]
+    assert ranking_model(limited) == own
+    borrowed = ranking_model(nvl)
+    assert borrowed is not None
+    assert borrowed.provenance["device_key"] in own.provenance["devices"]
     for other in (H200.with_(model="NVIDIA H100 PCIe", units=114), named_device("sm_80"), detect("cpu")):
         assert ranking_model(other) is None
 

@@ -75,8 +75,8 @@ class Evaluator:
 
     @property
     def quick_baselines(self) -> tuple[str, ...]:
-        """Those beside an answer that takes seconds: on a CPU PyTorch's many ways to compute a problem are none of
-        them."""
+        """Baselines beside a short search, or none: all of them on a GPU; on a CPU without PyTorch, among whose ways to
+        compute a problem the fastest must be found first."""
         return self.ready_baselines if self.workbench.device.kind == "cpu" else self.baselines
 
     def key(self, config: Config) -> CandidateKey:

@@ -147,11 +147,11 @@ def _family_rows(
 
 
 def alike(devices: Iterable[Device], device: Device) -> list[Device]:
-    """One device of each other class whose records teach something of ``device``: those of its architecture with as
-    many processors."""
+    """One GPU of each other class whose records teach something of ``device``: those of its architecture with as many
+    processors."""
     classes: dict[str, Device] = {}
     for other in devices:
-        if (other.arch, other.units) == (device.arch, device.units):
+        if device.kind == "cuda" and (other.arch, other.units) == (device.arch, device.units):
             classes.setdefault(other.key, other)
     return [other for key, other in sorted(classes.items()) if key != device.key]
 

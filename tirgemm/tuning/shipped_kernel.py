@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Of an offer so many configs are tried: raced with the default, or built one after the other until one is right.
 TRIED = 4
-# In which nothing is waited for: the answer is there before a search would have begun.
+# The answer is there before a search would have begun; on a GPU the first of a worker waits for PyTorch's import.
 PLAN = FinishPlan(
     TRIED,
     selection_s=1.0,

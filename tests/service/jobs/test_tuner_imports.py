@@ -48,7 +48,7 @@ from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
 with Workbench(device("cpu"), MemoryStore(), lock_dir=Path(sys.argv[1]), processes=1) as bench:
-    sys.modules["tvm"] = None
+    sys.modules["tvm"] = sys.modules["tvm_ffi"] = None
     from tirgemm.tuning.set_tuning import tuning_of
 
     record = tuning_of(Gemm.parse("33x17x19:f32:nt"), bench, "sustained").fallback()

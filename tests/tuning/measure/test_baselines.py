@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,7 @@ from tirgemm.hardware import named_device
 from tirgemm.reference.numbers import BITS, decode, encode
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.evaluate import Evaluator
+from tirgemm.tuning.measure import measurer as measurer_module
 from tirgemm.tuning.measure.baselines import cublaslt, cublaslt_baseline, triton_baseline
 from tirgemm.tuning.measure.baselines.cublaslt import CublasLt, CublasLtError, Descriptor
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline, alignment
@@ -331,7 +334,8 @@ def test_tma_needs_rows_and_bases_on_multiples_of_16_bytes() -> None:
 
 def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: set[str] = set()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in installed else None)
+    finder = SimpleNamespace(find_spec=lambda name: name if name in installed else None)
+    monkeypatch.setattr(measurer_module, "PathFinder", finder)
     measurer: Any = SimpleNamespace(device=named_device("sm_90a"))
     assert Measurer.baselines(measurer) == ("cublaslt_best", "cublaslt_unsplit")
     installed.add("torch")
@@ -345,11 +349,21 @@ def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: py
 
 def test_a_cpu_offers_pytorch_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: set[str] = set()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in installed else None)
+    finder = SimpleNamespace(find_spec=lambda name: name if name in installed else None)
+    monkeypatch.setattr(measurer_module, "PathFinder", finder)
     measurer: Any = SimpleNamespace(device=detect("cpu"))
     assert Measurer.baselines(measurer) == ("numpy_f32",)
     installed.add("torch")
     assert Measurer.baselines(measurer) == BASELINES["cpu"] == ("numpy_f32", "torch.matmul")
+
+
+def test_pytorch_is_offered_while_this_process_keeps_it_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a worker does until TVM is imported; the measuring process imports it."""
+    (tmp_path / "torch.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    measurer: Any = SimpleNamespace(device=detect("cpu"))
+    assert "torch.matmul" in Measurer.baselines(measurer)
 
 
 def test_tuning_leaves_the_baselines_out_that_are_tuned_themselves() -> None:

@@ -248,15 +248,16 @@ def test_what_pytorch_does_not_write_is_absent() -> None:
 
 
 def test_a_process_without_pytorch_may_have_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delitem(sys.modules, "torch")
     without_torch()
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("torch")
     allow_torch()
     assert "torch" not in sys.modules
     monkeypatch.setitem(sys.modules, "torch", torch)
+    without_torch()
     allow_torch()
-    assert sys.modules["torch"] is torch
+    assert sys.modules["torch"] is torch, "what is loaded stays"
 
 
 def test_the_measuring_process_imports_it_when_it_is_asked_for_and_not_before(tmp_path: Path) -> None:

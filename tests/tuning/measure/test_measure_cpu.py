@@ -5,7 +5,9 @@ The kernels are C, so that each goes wrong exactly where it is meant to; what is
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import json
 import shutil
 import signal
 import statistics
@@ -24,6 +26,7 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Contents, Signer, Trust, pack, read
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
 from tirgemm.errors import Cancelled, InvalidDevice, InvalidRequest, UntrustedArtifact
 from tirgemm.expr import M, ceildiv
 from tirgemm.gemm import Gemm
@@ -292,6 +295,18 @@ def test_a_warm_measurer_has_its_process_before_the_first_request(package: Packa
         cold.warm()
         assert cold.verify(package("RIGHT")).passed
         assert child_of(cold) == begun
+    cold.warm()
+    assert cold._child is None, "nothing is started once it is closed"
+
+
+def test_a_process_that_does_not_start_is_no_matter_until_it_is_needed(package: Packages, tmp_path: Path) -> None:
+    def start(_device: Device, _lock_dir: Path) -> Any:
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    with Measurer(DEVICE, TRUST, lock_dir=tmp_path, start=start) as measurer:
+        measurer.warm()
+        with pytest.raises(BlockingIOError):
+            measurer.verify(package("RIGHT"))
 
 
 def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> None:
@@ -300,7 +315,7 @@ def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> 
     with lock:
         made.open_ahead(DEVICE, tmp_path)
         assert made._session is None
-    made.open_ahead(DEVICE, tmp_path)
+    made.open_ahead(Device.from_json(json.loads(json.dumps(DEVICE.to_json()))), tmp_path)
     session = made._session
     assert session is not None
     assert made._open(DEVICE) is session, "the first request finds it"

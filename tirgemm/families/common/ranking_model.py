@@ -28,7 +28,8 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tree_ensemble import TreeEnsemble
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 
-FORMAT = "tirgemm-ranking-1"
+# Its number changes with what a feature means: trees that were trained on another meaning rank by chance.
+FORMAT = "tirgemm-ranking-2"
 FOLDER = "rankings"
 # No size of a problem may be this many times larger or smaller than that of the nearest one that was trained on. Held
 # out, problems were ranked better than by their estimates up to this distance and beyond (docs/tuning.md).
@@ -157,12 +158,14 @@ def files_of_devices_alike(device: Device) -> list[Path]:
 
 
 def ranking_model(device: Device) -> RankingModel | None:
-    """The model for this class of devices: the user's own, else the one that ships, else one that ships for a device
-    alike. None where there is none.
+    """The model for this class of devices: the user's own, else the one that ships, else that of the same model with
+    the usual power limit, else one that ships for a device alike. None where there is none.
 
     Raises InvalidRequest for a file that is none.
     """
-    for path in (user_file(device.key), shipped_file(device.key), *files_of_devices_alike(device)):
+    keys = dict.fromkeys((device.key, device.with_(power_limit_w=0).key))
+    own = [file_of(key) for key in keys for file_of in (user_file, shipped_file)]
+    for path in (*own, *files_of_devices_alike(device)):
         try:
             stat = path.stat()
         except OSError:

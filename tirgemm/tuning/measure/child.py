@@ -95,7 +95,7 @@ class _Process:
                 lock.release()
 
     def _open(self, device: Device) -> Session:
-        """The session of the one device of this process, made at the first request."""
+        """The session of the one device of this process, made at the first request where it was not made ahead."""
         if self._session is None or self._device != device:
             if device.kind == "cuda":
                 from tirgemm.tuning.measure.cuda_session import CudaSession
@@ -121,7 +121,7 @@ class _Process:
 
 
 def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Any], Any]:
-    """``arguments``: of a device whose session is made at once, its description and the folder of the locks."""
+    """``arguments``: none, or a device's JSON and the folder of the locks: that device's session is made at once."""
     without_torch()  # which is imported when it is asked for, as a baseline
     # Imports that the first request would otherwise pay for within its timeout.
     importlib.import_module("tirgemm.artifact.native")

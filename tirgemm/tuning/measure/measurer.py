@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,6 +97,7 @@ class Measurer(Closing):
         self._on_wait = on_wait
         self._start = start
         self._child: MeasuringProcess | None = None
+        self._closed = False
         self._one_at_a_time = threading.Lock()
         self.seconds = 0.0
         """For how long it has measured or verified, all in all, while it held the device's lock."""
@@ -106,10 +108,13 @@ class Measurer(Closing):
         return tuple(name for name in BASELINES[self.device.kind] if all(map(_installed, _PACKAGES.get(name, ()))))
 
     def warm(self) -> None:
-        """Start the process and its imports in the background, unless it works; returns at once."""
+        """Start the process and its imports in the background, where there is none yet; returns at once."""
         if self._one_at_a_time.acquire(blocking=False):
             try:
-                self._started()
+                # What keeps a process from starting the first request meets again, and says.
+                with contextlib.suppress(OSError, RuntimeError):
+                    if self._child is None and not self._closed:
+                        self._started()
             finally:
                 self._one_at_a_time.release()
 
@@ -182,6 +187,7 @@ class Measurer(Closing):
     def close(self) -> None:
         """Stop the measuring process."""
         with self._one_at_a_time:
+            self._closed = True
             if self._child is not None:
                 self._child.kill()
                 self._child = None
@@ -235,4 +241,5 @@ class Measurer(Closing):
 
 
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    """Whether it is there, also while this process keeps it out (``without_torch``)."""
+    return PathFinder.find_spec(package) is not None

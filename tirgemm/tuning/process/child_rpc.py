@@ -331,18 +331,18 @@ def die_with_parent(parent: int) -> None:
 
 
 def without_torch() -> None:
-    """Keep PyTorch out of this process, where it is installed.
+    """Keep PyTorch out of this process, where it is installed and not there yet.
 
     tvm_ffi would import it only to exchange tensors with it: seconds and hundreds of megabytes a process, for nothing.
     """
     modules: dict[str, Any] = sys.modules
-    modules["torch"] = None  # what the import statement takes for "not installed"
+    modules.setdefault("torch", None)  # what the import statement takes for "not installed"
 
 
 def allow_torch() -> None:
     """End what ``without_torch`` began: tvm_ffi has been imported without PyTorch and stays so."""
     if sys.modules.get("torch", ...) is None:
-        del sys.modules["torch"]
+        sys.modules.pop("torch", None)
 
 
 def _forget_old_output() -> None:
