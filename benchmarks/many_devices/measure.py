@@ -2,9 +2,10 @@
 
 Real worker processes, each run on a fresh SQLite database in a temporary folder, so that none knows what another has
 measured; the clock starts when every device of the worker has had a job of its own. Runs on one device and on several
-alternate.
+alternate. The file is written after each; with ``--resume`` runs of the same jobs at the same commit that it has count,
+for a machine on which one command may not last long enough for all.
 
-usage: python -m benchmarks.many_devices.measure [--jobs 40] [--out FILE]     from the root of the repository
+usage: python -m benchmarks.many_devices.measure [--jobs 40] [--out FILE [--resume]]     from the root of the repository
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks.many_devices import document
 from benchmarks.many_devices.document import QueueRun
 from benchmarks.tables import figures_document
 from tirgemm import Gemm
-from tirgemm.bench.results import environment, measured_at, write
+from tirgemm.bench.results import environment, load, measured_at, write
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError
@@ -44,11 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = sorted({count for count in options.devices or (len(served),) if count > 1})
     if max(counts, default=1) > len(served):
         raise DeviceUnavailable(f"{max(counts)} devices were asked for; this host has {len(served)} of a kind")
-    runs: dict[int, list[QueueRun]] = {count: [] for count in (1, *counts)}
-    for turn in range(options.turns):
-        for count, of_count in runs.items():
-            of_count.append(run_queue(served[:count], options))
-            print(f"turn {turn + 1}: {options.jobs} jobs on {count} devices: {of_count[-1]}", flush=True)
     about = environment(served[0], ROOT, options.commit)
     same = {
         "jobs": options.jobs,
@@ -57,15 +53,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "processes": options.processes,
         "first_gemm": str(problems(options)[0]),
     }
-    rows = [
-        document.row_of({**same, "devices": count}, of_count, runs[1]) | measured_at(about, None)
-        for count, of_count in runs.items()
-    ]
-    for row in rows:
+    runs = {count: known_runs(options, same | {"devices": count}, about) for count in (1, *counts)}
+    for turn in range(options.turns):
+        for count, of_count in runs.items():
+            if len(of_count) > turn:
+                continue
+            of_count.append(run_queue(served[:count], options))
+            print(f"turn {turn + 1}: {options.jobs} jobs on {count} devices: {of_count[-1]}", flush=True)
+            rows = [
+                document.row_of(same | {"devices": count}, of_count, runs[1]) | measured_at(about, None)
+                for count, of_count in runs.items()
+                if of_count
+            ]
+            if options.out is not None:
+                write(options.out, figures_document(document.SUITE, about, rows))
+    for count, of_count in runs.items():
+        row = document.row_of(same | {"devices": count}, of_count, runs[1])
         print(f"{row['figure']}: {row['seconds']:.1f} s, {row['speedup']:.2f} times as fast as on one")
-    if options.out is not None:
-        write(options.out, figures_document(document.SUITE, about, rows))
     return 0
+
+
+def known_runs(options: argparse.Namespace, same: Mapping[str, Any], about: Mapping[str, Any]) -> list[QueueRun]:
+    """With ``--resume`` the runs of the results file on devices of this key, of the ``same`` jobs at this commit."""
+    if not options.resume or options.out is None or not options.out.is_file():
+        return []
+    held = load(options.out)
+    wanted = {**same, "commit": about["commit"]}
+    return [
+        QueueRun(run["seconds"], tuple(run["measuring_s"]))
+        for row in held["rows"]
+        if held["environment"]["device_key"] == about["device_key"]
+        and all(row[name] == value for name, value in wanted.items())
+        for run in row["samples"]
+    ]
 
 
 def same_devices(kind: str) -> list[Device]:
@@ -164,7 +184,7 @@ def _measuring(queue: JobQueue) -> list[float]:
 
 
 def _options(arguments: Sequence[str] | None) -> Any:
-    parser = command.parser(__doc__, "--lock-dir", "--commit")
+    parser = command.parser(__doc__, "--lock-dir", "--commit", "--resume")
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--devices", type=int, action="append", help="how many besides one; default: all of the host")
     parser.add_argument("--kind", choices=("cuda", "cpu"), default="cuda")

@@ -118,6 +118,32 @@ def test_the_same_jobs_are_run_on_one_device_and_on_all_of_the_host(tmp_path: Pa
     assert "| 3 jobs on 2 devices | " in many_devices.jobs(file.parent, tmp_path)
 
 
+def test_runs_that_the_file_has_are_not_run_again(
+    tmp_path: Path, scripted: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, ran, run_queue = tmp_path / many_devices.FILE, list[int](), measure.run_queue
+    assert not scripted["fail"]
+
+    def interrupted(served: Sequence[Device], options: Any) -> QueueRun:
+        ran.append(len(served))
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return run_queue(served, options)
+
+    monkeypatch.setattr(measure, "run_queue", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure.main([*OPTIONS, "--out", str(file)])
+    assert [len(row["samples"]) for row in load(file)["rows"]] == [1, 1]
+    measure.main([*OPTIONS, "--out", str(file), "--resume"])
+    assert ran == [1, 2, 1, 1, 2]
+    assert [len(row["samples"]) for row in load(file)["rows"]] == [2, 2]
+    assert list(many_devices.faults(load(file))) == []
+    for others in (("--jobs", "2"), ("--commit", "abd")):
+        ran[:] = [0, 0, 0]
+        measure.main([*OPTIONS, *others, "--turns", "1", "--out", str(file), "--resume"])
+        assert ran[3:] == [1, 2], "of other jobs, or another commit"
+
+
 def test_a_job_that_fails_ends_the_measurement(scripted: dict[str, bool]) -> None:
     scripted["fail"] = True
     with pytest.raises(ServiceError, match=r"did not end as done.*this engine fails"):
