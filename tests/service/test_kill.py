@@ -119,3 +119,9 @@ def test_deployments_side_by_side_count_every_run(tmp_path: Path, monkeypatch: p
 def test_ray_clusters_side_by_side_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="must be 1"):
         main(["--engine", "ray", "--deployments", "2", "--out", str(tmp_path / "proofs.json")])
+
+
+@pytest.mark.parametrize("runs", ["0", "199"])
+def test_a_session_has_as_many_runs_as_there_are_problems(runs: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"--session is {runs}; a deployment has 1 to 198 runs"):
+        kills.main(["--session", runs, "--out", str(tmp_path / "proofs.json")])

@@ -54,6 +54,8 @@ JOB_SECONDS = 600.0
 # No claim of how fast anything is: for so long is waited for what must happen, on however busy a machine.
 PATIENCE_SECONDS = 120.0
 MOMENT_SECONDS = 6.0
+# Of a session's problems, each of its own: m is twice that and one.
+SIZES = range(2, 200)
 CHILDREN = {"measuring child": b"tirgemm.tuning.measure", "build child": b"tirgemm.tuning.build"}
 
 
@@ -326,7 +328,7 @@ def campaign(session: KillSession, proofs: ProofsFile, stop: threading.Event) ->
         return 0
     rng, failed = random.Random(session.seed), 0
     with deployed(session.kind, on_ray=session.on_ray) as deployment:
-        sizes = rng.sample(range(2, 200), session.runs)
+        sizes = rng.sample(SIZES, session.runs)
         for number, size in enumerate(sizes, 1):
             victim = rng.choice(session.victims)
             gemm = Gemm(2 * size + 1, 27, 29, dtype="f32", layout="nn")
@@ -350,6 +352,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=f"ray: the victim is a {RAY_NODE}")
     options = parser.parse_args(arguments)
     on_ray = options.engine == "ray"
+    if not 1 <= options.session <= len(SIZES):
+        raise InvalidRequest(f"--session is {options.session}; a deployment has 1 to {len(SIZES)} runs")
     if on_ray and options.deployments > 1:
         raise InvalidRequest(
             "--deployments is more than 1; only the main thread may start a Ray cluster, so it must be 1"
