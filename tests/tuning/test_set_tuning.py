@@ -29,6 +29,8 @@ from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
 from tirgemm.tuning.build import builds_report
 from tirgemm.tuning.default_set import default_set
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.evaluate import Evaluator
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
@@ -279,6 +281,25 @@ def test_where_nothing_runs_at_any_size_the_search_says_so_and_the_fallback_stay
     with pytest.raises(VerificationFailed, match=r"none of the fastest kernels of 4\.\.64x96x64"):
         tuned(bench)
     assert bench.store.kernel(GEMM, bench.device.key, REGIME) == fallback
+
+
+@pytest.mark.parametrize("effort", [Effort.NONE, Effort.STANDARD])
+@pytest.mark.parametrize("ends", [(64,), (31, 64)])
+def test_the_kernels_of_a_default_set_are_timed_as_the_last_ones_where_nothing_is_searched(
+    effort: Effort, ends: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, certified = list[bool](), Evaluator.certified_default
+
+    def default(evaluator: Evaluator, config: Config, *, last: bool = False) -> KernelRecord:
+        told.append(last)
+        return certified(evaluator, config, last=last)
+
+    monkeypatch.setattr(Evaluator, "certified_default", default)
+    bench = FakeBench()
+    starts = [4, *(end + 1 for end in ends[:-1])]
+    parts = [SetPart(GEMM.with_(m=Range(*m)), config_of(bench, 4)) for m in zip(starts, ends, strict=True)]
+    default_set(tuning_of(GEMM, bench, REGIME, Budget.of(effort, None, None)), parts)
+    assert told == [effort is Effort.NONE] * len(parts)
 
 
 def test_pruned_configs_builds_and_races_of_all_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,12 @@ def test_pytorch_stands_beside_the_choice_but_the_fallback_does_not_wait_for_it(
 def test_the_building_and_the_measuring_process_begin_before_the_default_is_built() -> None:
     bench = FakeBench()
     begun: list[list[str]] = []
-    bench.fate = lambda _: begun.append(list(bench.begun)) or "right"  # type: ignore[func-returns-value]
+
+    def built(_config: Config) -> str:
+        begun.append(list(bench.begun))
+        return "right"
+
+    bench.fate = built
     tuning(bench).fallback()
     assert begun[0] == ["builds", "measuring"]
 

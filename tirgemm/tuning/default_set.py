@@ -12,6 +12,7 @@ from tirgemm.families import Family, is_valid
 from tirgemm.families.choice import expected_time_us, ranked_defaults
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range, Regime
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import Finalist
 from tirgemm.tuning.kernel_set.partition import Loss, partition
 from tirgemm.tuning.kernel_set.sizes import compared_sizes
@@ -73,7 +74,7 @@ def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
     it."""
     whole.raise_if_cancelled()
     if len(parts) == 1:
-        return whole.evaluator.certified_default(parts[0].config)
+        return whole.evaluator.certified_default(parts[0].config, last=whole.effort is Effort.NONE)
     for part in parts:
         whole.workbench.build_ahead(part.gemm, part.config)
     try:
@@ -87,7 +88,7 @@ def _member(whole: Tuning, part: SetPart) -> Member:
     """The certified kernel of one part. Raises what ends it."""
     whole.raise_if_cancelled()
     tuning = Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel))
-    record = tuning.evaluator.certified_default(part.config)
+    record = tuning.evaluator.certified_default(part.config, last=whole.effort is Effort.NONE)
     binary = tuning.evaluator.build_of(part.config)
     assert binary is not None
     assert record.certificate is not None
