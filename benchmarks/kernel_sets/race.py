@@ -26,13 +26,13 @@ from tirgemm.bench.suites import suite_named
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import TirgemmError
 from tirgemm.gemm import Gemm, Range, Regime, regime_named
-from tirgemm.tuning.budget import Budget, covers
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.measure.measurer import SLOW_BASELINES
 from tirgemm.tuning.measure.race import race
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.set_tuning import tuned_record
 from tirgemm.tuning.workbench import Workbench
 from tirgemm.tuning_db.data_folder import open_store, signer
 
@@ -106,11 +106,7 @@ def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budg
 
 
 def _tuned(bench: Workbench, gemm: Gemm, regime: Regime, budget: Budget) -> bytes:
-    """The artifact of a problem: the database's where its search covers the budget."""
-    record = bench.store.kernel(gemm, bench.device.key, regime)
-    if record is None or not covers(record, budget):
-        record = tuning_of(gemm, bench, regime, budget).run()
-    return bench.store.get_blob(record.artifact_sha256)
+    return bench.store.get_blob(tuned_record(gemm, bench, regime, budget).artifact_sha256)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -24,6 +24,7 @@ from tirgemm.errors import BuildFailed, DoesNotFit, InvalidRequest, Unsupported
 from tirgemm.families import FAMILIES, Rule
 from tirgemm.service import cli
 from tirgemm.service.commands.bench import _line
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, SampleSet, Status
@@ -123,6 +124,7 @@ class FakeTuning:
 
     refuse: Callable[[Gemm], Exception | None] = staticmethod(lambda _gemm: None)
     runs: list[str] = []
+    budget = Budget(trials=2)
 
     def __init__(self, gemm: Gemm, workbench: FakeWorkbench, *_: Any, **__: Any) -> None:
         self.gemm, self.workbench = gemm, workbench
@@ -143,6 +145,7 @@ class FakeTuning:
 @pytest.fixture(autouse=True)
 def tuning(monkeypatch: pytest.MonkeyPatch) -> type[FakeTuning]:
     monkeypatch.setattr("tirgemm.bench.suite_run.tuning_of", FakeTuning)
+    monkeypatch.setattr("tirgemm.tuning.set_tuning.tuning_of", FakeTuning)
     monkeypatch.setattr(FakeTuning, "runs", [])
     return FakeTuning
 
@@ -204,7 +207,20 @@ def test_a_shape_is_raced_as_often_as_asked_and_the_spread_shows(tmp_path: Path,
         runner_on(bench, races=0)
 
 
-def test_an_invariant_shape_is_raced_beside_the_best_unrestricted_kernel(tmp_path: Path) -> None:
+def test_a_tuned_invariant_shape_is_raced_beside_the_unrestricted_kernel_of_the_same_budget(
+    tmp_path: Path, tuning: type[FakeTuning]
+) -> None:
+    plain = Gemm.parse("33x17x4096:f32:nt")
+    bench = FakeWorkbench(FakeMeasurer(times={"unrestricted": 1.5}))
+    suite = Suite("tiny", "made up", (plain.with_(invariant=True),))
+    (row,) = measured(tmp_path / "tiny.sustained.json", suite, bench, "tuned").rows
+    assert tuning.runs == [f"{plain}:invariant", str(plain)]
+    assert set(row["baselines"]) == {"numpy_f32", "unrestricted", "default"}
+
+
+def test_an_invariant_shape_that_is_not_tuned_is_raced_beside_the_best_recorded_unrestricted_kernel(
+    tmp_path: Path,
+) -> None:
     plain, device = Gemm.parse("33x17x4096:f32:nt"), cpu()
     x86 = FAMILIES["x86"]
     best = x86.default(plain, device, "sustained").with_(block_k=512)
@@ -213,14 +229,9 @@ def test_an_invariant_shape_is_raced_beside_the_best_unrestricted_kernel(tmp_pat
         Candidate(plain, device.key, "sustained", best, Status.MEASURED, sample_sets=(SampleSet((1.0,)),))
     )
     suite = Suite("tiny", "made up", (plain.with_(invariant=True), plain))
-    rows = measured(tmp_path / "tiny.sustained.json", suite, bench).rows
-    assert [set(row["baselines"]) for row in rows] == [
-        {"numpy_f32", "unrestricted"},
-        {"numpy_f32", "unrestricted", "default"},
-        {"numpy_f32"},
-        {"numpy_f32", "default"},
-    ]
-    assert [row["baselines"]["unrestricted"]["ratio"] for row in rows[:2]] == [0.5, 0.75]
+    invariant, other = measured(tmp_path / "tiny.sustained.json", suite, bench, "default").rows
+    assert (set(invariant["baselines"]), set(other["baselines"])) == ({"numpy_f32", "unrestricted"}, {"numpy_f32"})
+    assert invariant["baselines"]["unrestricted"]["ratio"] == 0.5
     assert f"{plain} {best}" in bench.built, "the fastest recorded config, which the invariant problem refuses"
 
 

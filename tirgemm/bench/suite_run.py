@@ -277,7 +277,8 @@ class Bench:
         distinct = {
             entrant.name: entrant for entrant in (field.default, chosen, *(a.entrant for a in field.answers.values()))
         }
-        beside = unrestricted(self.workbench, shape.gemm, regime := shape.work.regime)
+        budget = None if shape.tuning is None else shape.tuning.budget
+        beside = unrestricted(self.workbench, shape.gemm, regime := shape.work.regime, budget)
         reports = self.contest.report(shape.gemm, list(distinct.values()), regime, self.options.races, beside)
         failed = {name: error for report in reports for name, error in report.failed.items()}
         conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}

@@ -19,7 +19,7 @@ from tirgemm.families.choice import expected_time_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.timings import SearchEnd, SearchSummary
-from tirgemm.tuning.budget import Budget, is_within_default
+from tirgemm.tuning.budget import Budget, covers, is_within_default
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition
 from tirgemm.tuning.kernel_set.set_events import SetEvents
@@ -70,6 +70,15 @@ def tuning_of(
         control=control,
         other_devices=other_devices,
     )
+
+
+def tuned_record(gemm: Gemm, workbench: Workbench, regime: Regime, budget: Budget) -> KernelRecord:
+    """The answer for a problem: the store's where its search covers the budget, else what a tuning finds now. Raises
+    what ``Tuning.run`` raises."""
+    record = workbench.store.kernel(gemm, workbench.device.key, regime)
+    if record is None or not covers(record, budget):
+        record = tuning_of(gemm, workbench, regime, budget).run()
+    return record
 
 
 class SetTuning(Tuning):
