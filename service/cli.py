@@ -14,8 +14,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tirgemm._collection import collect_seldom
 from tirgemm._extras import absent, missing_extra
+from tirgemm._interpreter import collect_seldom
 from tirgemm.errors import MissingExtra
 
 BAD_INPUT = 2

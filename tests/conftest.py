@@ -18,7 +18,7 @@ import pytest
 
 from tests.computed_once import SHARED, computed_once
 from tests.helpers.library_variables import FRUGAL, own_variables
-from tirgemm._collection import collect_seldom
+from tirgemm._interpreter import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
 # Set at import, before any module reads them; child processes inherit them.

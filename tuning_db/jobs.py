@@ -49,6 +49,7 @@ from tirgemm.tuning_db.queue.job_rows import (
     require_room,
     select_jobs,
     unknown_job,
+    upcoming_jobs,
     window_open,
 )
 from tirgemm.tuning_db.times import iso
@@ -228,6 +229,11 @@ class JobQueue(ClockedTables):
                 values |= granted(connection, row.batch_id, row.id, limit)
             connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
             return job_of(require_job(connection, row.id))
+
+    def upcoming(self, device_keys: Sequence[str], limit: int) -> list[Job]:
+        """The first jobs of these devices that wait, in the order in which they are claimed."""
+        with self.db.read() as connection:
+            return upcoming_jobs(connection, device_keys, self._now(connection), limit)
 
     def claim_fallback(
         self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()

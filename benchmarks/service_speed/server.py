@@ -18,8 +18,9 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tirgemm._interpreter import switch_often
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.server.http_server import SWITCH_SECONDS, uvicorn_config
+from tirgemm.service.server.http_server import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db.access.api_keys import Quotas
 
@@ -28,7 +29,7 @@ BARE = "/bare"
 
 def main(folder: Path) -> None:
     """Serve until stdin ends."""
-    sys.setswitchinterval(SWITCH_SECONDS)
+    switch_often()
     state = ServiceState.open(Settings.load(data=folder, worker=False))
     quotas = Quotas(requests_per_second=1e9)
     _, secret = state.access.table.create("measuring", "tune", quotas=quotas)

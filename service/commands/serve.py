@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tirgemm._collection import collect_seldom
+from tirgemm._interpreter import collect_seldom
 from tirgemm.service.commands import service_options as options
 
 

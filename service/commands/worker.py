@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tirgemm._collection import collect_seldom
+from tirgemm._interpreter import collect_seldom, switch_often
 from tirgemm.service.commands import service_options as options
 
 # A worker that was told to stop may still be releasing its job when the next one is started.
@@ -89,6 +89,7 @@ def worker(
                 alive_file=settings.alive_file,
             )
             on_termination(runner.stop)
+            switch_often()  # the searches of all devices share it
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
             try:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, DeviceUnavailable
+from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError
 from tirgemm.events import EventHandler
 from tirgemm.tuning.process.child_rpc import allow_torch, without_torch
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import JobRequest
 
 if TYPE_CHECKING:
+    from tirgemm.config import Config
+    from tirgemm.tuning.build.prepared import PreparedBuilds
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.workbench import Workbench
@@ -34,6 +37,10 @@ class Engine(Protocol):
 
     def warm(self) -> None:
         """Get ready in the background, so that the first job need not wait."""
+        ...
+
+    def prepare(self, waiting: Sequence[JobRequest]) -> None:
+        """Begin what the first of the jobs that wait will begin with, where that disturbs nobody."""
         ...
 
     def fallback(
@@ -104,7 +111,7 @@ class TunerImports:
 class TuningEngine:
     """The real one: ``tirgemm.tuning`` on one device. ``open_bench`` makes the workbench of a device, at its first job
     or when the engine is warmed. A search uses those of ``siblings``, the engines of its fleet, that have a device of
-    the same key and no work of their own."""
+    the same key and no work of their own. ``prepared`` builds for jobs that wait, for all engines of that key."""
 
     def __init__(
         self,
@@ -112,11 +119,13 @@ class TuningEngine:
         open_bench: Callable[[Device], Workbench],
         imports: TunerImports,
         siblings: Callable[[], Iterable[TuningEngine]] = tuple,
+        prepared: PreparedBuilds | None = None,
     ) -> None:
         self._device = device
         self._open_bench = open_bench
         self._imports = imports
         self._siblings = siblings
+        self._prepared = prepared
         self._opened: Workbench | None = None
         self._working = False
 
@@ -131,6 +140,19 @@ class TuningEngine:
         self._bench()
         self._imports.start()
 
+    def prepare(self, waiting: Sequence[JobRequest]) -> None:
+        if self._prepared is None or self._opened is None:
+            return
+        mine = [request for request in waiting if request.device.key == self._device.key]
+        next_ones = mine[: 1 + len(self._alike())]  # of which any may be taken by any of them
+        self._prepared.prepare({request.gemm: partial(self._openings, request) for request in next_ones})
+
+    def _openings(self, request: JobRequest) -> list[Config]:
+        try:
+            return self._tuning(request, threading.Event(), None, tvm=True).openings()
+        except TirgemmError:  # as the job itself will say, to the one who asked for it
+            return []
+
     def fallback(
         self, request: JobRequest, cancel: threading.Event, on_event: EventHandler | None = None
     ) -> KernelRecord:
@@ -140,7 +162,7 @@ class TuningEngine:
     def tune(
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
-        with self._at_work():
+        with self._at_work(), nullcontext() if self._prepared is None else self._prepared.used(request.gemm):
             return self._tuning(request, cancel, on_event, between_batches, tvm=True).run()
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:
@@ -190,7 +212,7 @@ class TuningEngine:
     def _bench(self) -> Workbench:
         if self._opened is None:
             bench = self._open_bench(self._device)
-            bench.helpers = self._helpers
+            bench.helpers, bench.prepared = self._helpers, self._prepared
             self._opened = bench
             bench.warm()
         return self._opened
@@ -206,9 +228,12 @@ class TuningEngine:
 
     def _helpers(self) -> list[Measurer]:
         """The measuring processes of idle devices of the same key."""
+        return [measurer for engine in self._alike() if (measurer := engine.lent()) is not None]
+
+    def _alike(self) -> list[TuningEngine]:
+        """The other engines of devices of the same key."""
         key = self._device.key
-        alike = [e for e in self._siblings() if e is not self and any(device.key == key for device in e.devices())]
-        return [measurer for engine in alike if (measurer := engine.lent()) is not None]
+        return [e for e in self._siblings() if e is not self and any(device.key == key for device in e.devices())]
 
     def lent(self) -> Measurer | None:
         """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for

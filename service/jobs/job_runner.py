@@ -34,6 +34,8 @@ STORE_PAUSE_SECONDS = 1.0
 MAX_STORE_FAILURES = 50
 # Between two batches of a search no further fallback of a job that waits is begun after so long.
 FALLBACK_SLICE_SECONDS = 2.0
+# Jobs that wait and are looked at for builds that may begin ahead of their turn.
+NEXT_JOBS = 8
 # Well before the process is ended by force (``process.GRACE_SECONDS``).
 HAND_BACK_SECONDS = 7.0
 _INTERRUPTIONS: dict[Reason, str] = {
@@ -47,7 +49,8 @@ _INTERRUPTIONS: dict[Reason, str] = {
 class JobRunner:
     """Claims jobs for the engine's devices, one at a time, until ``stop`` is called.
 
-    While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each. A
+    While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each, and
+    what the next ones will begin with is built where nothing else is. A
     job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
     under the next. What is recorded is fenced by the lease of the job. ``name`` is what holds the leases, ``limit``
     bounds the share of a batch's budget that one job is given. The lease of work that hangs, by ``heartbeat``, runs
@@ -219,10 +222,18 @@ class JobRunner:
             fallback = self._build_fallback(job, lease.cancel, on_event)
             if (fallback.shipped or request.effort is Effort.NONE) and covers(fallback, request.budget):
                 return fallback.id
-        return self._engine.tune(request, on_event, lease.cancel, lambda: self._build_pending(lease)).id
+        return self._engine.tune(request, on_event, lease.cancel, lambda: self._serve_waiting(lease)).id
+
+    def _serve_waiting(self, lease: Lease) -> None:
+        """What is done for the jobs that wait, between two batches of the one that runs under ``lease``."""
+        try:
+            self._engine.prepare([job.request for job in self._queue.upcoming(self._keys, NEXT_JOBS)])
+        except StoreError as error:
+            logger.warning("the jobs that wait: %s: %s", error.code, error)
+        self._build_pending(lease)
 
     def _build_pending(self, lease: Lease) -> None:
-        """Fallbacks of jobs that wait, between two batches of the one that runs under ``lease``: a slice of time."""
+        """Fallbacks of jobs that wait: a slice of time."""
         deadline = time.monotonic() + FALLBACK_SLICE_SECONDS
         try:
             while not lease.cancel.is_set():

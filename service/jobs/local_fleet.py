@@ -9,6 +9,7 @@ from tirgemm.artifact.sign import Signer
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
+from tirgemm.tuning.build.prepared import PreparedBuilds
 from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.workbench import Workbench
@@ -36,7 +37,11 @@ class LocalFleet:
         cpu_lock = next((device.lock_key for device in chosen if device.kind == "cpu"), "")
         self._builds = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir)
         imports = TunerImports()
-        self._engines = [TuningEngine(device, self._open_bench, imports, self.engines) for device in chosen]
+        self._prepared = {device.key: PreparedBuilds(device, self._builds) for device in chosen}
+        self._engines = [
+            TuningEngine(device, self._open_bench, imports, self.engines, self._prepared[device.key])
+            for device in chosen
+        ]
 
     def engines(self) -> list[TuningEngine]:
         return self._engines
@@ -44,6 +49,8 @@ class LocalFleet:
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
+        for prepared in self._prepared.values():
+            prepared.close()
         self._builds.close()
 
     def _open_bench(self, device: Device) -> Workbench:

@@ -8,7 +8,7 @@ import socket
 import sys
 from contextlib import closing
 
-from tirgemm._collection import collect_seldom
+from tirgemm._interpreter import collect_seldom
 from tirgemm.errors import TirgemmError
 from tirgemm.service.group_memory import GroupMemory
 from tirgemm.service.http.state import ServiceState

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
+from tirgemm._interpreter import switch_often
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.server.app import create_app
 from tirgemm.service.server.limited_protocol import limited_protocol
@@ -20,8 +20,6 @@ from tirgemm.service.settings import MAX_HEADER_BYTES
 BACKLOG = 2048
 # At so many of Uvicorn's ticks, of a tenth of a second, one sign of life.
 TICKS_OF_LIFE = 10
-# How long the event loop waits for a thread of the pool that computes; Python's own is 5 ms, which is many answers.
-SWITCH_SECONDS = 0.0005
 
 
 def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
@@ -83,6 +81,6 @@ def exit_at_signals(ask_to_exit: Callable[[], None]) -> None:
 
 def serve(server: HttpServer, listener: socket.socket) -> None:
     """Answer requests on a bound socket until SIGTERM, SIGINT or ``ask_to_exit``."""
-    sys.setswitchinterval(SWITCH_SECONDS)
+    switch_often()
     exit_at_signals(server.ask_to_exit)
     server.run(sockets=[listener])

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +15,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tirgemm._client.own_service import is_loopback
+from tirgemm._interpreter import switch_often
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
-from tirgemm.service.server.http_server import SWITCH_SECONDS, HttpServer, exit_at_signals
+from tirgemm.service.server.http_server import HttpServer, exit_at_signals
 from tirgemm.service.server.server_group import ServerGroup
 from tirgemm.service.settings import Settings
 from tirgemm.service.traces import traces_of
@@ -40,7 +40,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
     does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
     another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest, as ``require_keys`` does.
     """
-    sys.setswitchinterval(SWITCH_SECONDS)
+    switch_often()
     with ExitStack() as stack:
         stack.enter_context(traces_of(settings, "tirgemm-server"))
         make_folder(settings.data)

@@ -1,4 +1,4 @@
-"""Rows of emulated ``wgmma`` kernels: the same bits over m, tiles, steps of k, orientations and both ways to add parts.
+"""Rows of emulated ``wgmma`` kernels: the same bits over m, tiles, steps of k, orientations and all ways to add parts.
 
 The model adds the products of an instruction one by one, which hardware does not; what is shown is the rest: where
 parts begin, in what order they are added, and the epilogue.
@@ -28,6 +28,8 @@ KERNELS: tuple[tuple[int, dict[str, int | str]], ...] = (
     (1, {"tile_n": 32, "tile_k": 128, "reduction": "kernel", "swap": 0}),
     (9, {"tile_n": 32, "tile_k": 64, "reduction": "cluster", "swap": 0}),
     (MOST, {"tile_n": 16, "tile_k": 128, "reduction": "cluster", "swap": 1}),
+    (23, {"tile_n": 24, "tile_k": 64, "reduction": "block", "swap": 0}),
+    (33, {"tile_n": 32, "tile_k": 128, "reduction": "block", "swap": 1}),
 )
 FREE: dict[str, int | str] = {"tile_n": 16, "tile_k": 64, "split": 1, "reduction": "cluster", "swap": 0}
 

@@ -7,7 +7,7 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +87,7 @@ class ScriptedEngine:
     gate: threading.Event = field(default_factory=threading.Event)
     fallback_gate: threading.Event = field(default_factory=threading.Event)
     calls: list[tuple[str, str]] = field(default_factory=list)
+    prepared: list[str] = field(default_factory=list)
     fail_with: Exception | None = None
     events: queue.SimpleQueue[TuningEvent] = field(default_factory=queue.SimpleQueue)
 
@@ -102,6 +103,9 @@ class ScriptedEngine:
 
     def warm(self) -> None:
         self.calls.append(("warm", ""))
+
+    def prepare(self, waiting: Sequence[JobRequest]) -> None:
+        self.prepared = [str(request.gemm) for request in waiting]
 
     def fallback(
         self,

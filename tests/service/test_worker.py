@@ -93,6 +93,18 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
     assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
 
 
+def test_an_engine_is_told_of_the_jobs_that_wait_in_their_order(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    with Running(queue, engine):
+        submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        submit(queue, "131x67x31")
+        last = submit(queue, "133x67x31", priority=1)
+        until(lambda: engine.prepared == ["133x67x31:f16:nt", "131x67x31:f16:nt"])
+        queue.cancel(last)
+        until(lambda: engine.prepared == ["131x67x31:f16:nt"])
+
+
 def test_an_engine_is_warmed_once_and_not_where_a_job_comes_first(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

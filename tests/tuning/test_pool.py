@@ -278,6 +278,19 @@ def test_devices_that_share_processes_take_turns(shared: BuildProcesses, tmp_pat
     assert ended.index("few") <= 2, "one asker does not wait for all that another has asked for"
 
 
+def test_what_is_built_in_idle_time_waits_for_all_others(shared: BuildProcesses, tmp_path: Path) -> None:
+    ended: list[str] = []
+    with BuildPool(DEVICE, shared, idle=True) as idle, BuildPool(DEVICE, shared) as asked:
+        first = asked.submit(GEMM, config(f"behind {tmp_path / 'gate'}"))
+        builds = [idle.submit(GEMM, config("idle")), *(asked.submit(GEMM, config(f"asked {i}")) for i in range(3))]
+        for future in builds:
+            future.add_done_callback(lambda done: ended.append(done.result()[0]))
+        (tmp_path / "gate").touch()
+        for future in (first, *builds):
+            future.result(PATIENCE_S)
+    assert ended == ["asked 0", "asked 1", "asked 2", "idle"]
+
+
 def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> None:
     staying = BuildPool(DEVICE, shared)
     with BuildPool(DEVICE, shared, timeout_s=PATIENCE_S) as leaving:

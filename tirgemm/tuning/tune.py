@@ -93,8 +93,7 @@ class Tuning(TuningTask):
             )
         )
         try:
-            if self.offer is None:
-                self.build_ahead()
+            self.build_ahead()
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
                 done = self.effort is Effort.NONE or (known is self._shipped and covers(known, self.budget))
@@ -135,12 +134,18 @@ class Tuning(TuningTask):
         """How long the last stages behind the search may take."""
         return FULL if self.effort.searches else QUICK
 
+    def openings(self) -> list[Config]:
+        """What the search will begin with and may be built ahead of it: nothing where building waits for what is
+        measured meanwhile, or where shipped records are tried first."""
+        if self.effort is Effort.NONE or self.device.kind == "cpu" or self.offer is not None:
+            return []
+        first = opening(self.families, self.gemm, self.device, self.regime, self.effort.first)
+        return [config for config in first if self.store.candidate(self.evaluator.key(config)) is None]
+
     def build_ahead(self) -> None:
-        """Begin to build what the search will begin with, where that does not wait for what is measured meanwhile."""
-        if self.effort is not Effort.NONE and self.device.kind != "cpu":
-            for config in opening(self.families, self.gemm, self.device, self.regime, self.effort.first):
-                if self.store.candidate(self.evaluator.key(config)) is None:
-                    self.workbench.build_ahead(self.gemm, config)
+        """Begin to build the openings."""
+        for config in self.openings():
+            self.workbench.build_ahead(self.gemm, config)
 
     def selected(self, budget: Budget) -> Finalist:
         """What a search of this budget chooses, from now on this tuning's, packaged, with neither certificate nor

@@ -22,6 +22,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.build.prepared import PreparedBuilds
 from tirgemm.tuning.build.processes import BUILDER, Builders
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.measurer import StartMeasuring, measuring_child
@@ -54,6 +55,8 @@ class Workbench(Closing):
 
     helpers: Callable[[], Sequence[Measurer]] = staticmethod(tuple)
     """Measuring processes of idle devices of the same key, which a search may use beside its own now."""
+    prepared: PreparedBuilds | None = None
+    """Builds that were begun while the job that asks for them waited."""
     _on_wait: OnWait | None = None
     _wait_told = ""
 
@@ -99,7 +102,10 @@ class Workbench(Closing):
     def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
         """Instantiate and compile one config in a build process, unless that was begun ahead. The future raises
         BuildFailed."""
-        return self._ahead.pop((gemm, config), None) or self.pool.submit(gemm, config)
+        begun = self._ahead.pop((gemm, config), None)
+        if begun is None and self.prepared is not None:
+            begun = self.prepared.take(gemm, config)
+        return begun or self.pool.submit(gemm, config)
 
     def build_ahead(self, gemm: Gemm, config: Config, begun: Future[Binary] | None = None) -> None:
         """Begin the build that will be asked for, or take one that was ``begun``."""

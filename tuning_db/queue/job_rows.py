@@ -126,6 +126,15 @@ def require_job(connection: Connection, job_id: str) -> Row[Any]:
     return row
 
 
+def upcoming_jobs(connection: Connection, device_keys: Sequence[str], now: float, limit: int) -> list[Job]:
+    """The first ``limit`` queued jobs of these devices whose window is open, also those whose fallback is being
+    built."""
+    waiting = (JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), window_open(now))
+    return [
+        job_of(row) for row in connection.execute(select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit))
+    ]
+
+
 def unknown_job(job_id: str) -> StoreError:
     """The error for an id that no job has."""
     return StoreError(f"no job has the id {job_id!r:.80}")

@@ -29,6 +29,18 @@ class JobOrderContract(QueueFixtures):
         assert [job.id for job in fallbacks if job is not None] == [first, second]
         assert self.claimed(queue).id == low
 
+    def test_what_comes_next_is_told_in_the_order_of_claims(self, queue: JobQueue, clock: FakeClock) -> None:
+        low, first, second, high = (submit(queue, m, priority) for m, priority in ((1, -5), (2, 0), (3, 0), (4, 7)))
+        night = submit(queue, 5, 9, NIGHT)
+        assert [job.id for job in queue.upcoming(KEYS, 3)] == [high, first, second], "it is 08:00"
+        assert self.claimed(queue).id == high
+        built = queue.claim_fallback("w2", KEYS, 5.0)
+        assert built is not None
+        assert [job.id for job in queue.upcoming(KEYS, 8)] == [built.id, second, low], "its fallback is being built"
+        assert queue.upcoming(["another key"], 8) == []
+        clock.now += 14 * HOUR
+        assert [job.id for job in queue.upcoming(KEYS, 1)] == [night]
+
     def test_a_joined_job_has_the_higher_of_both_priorities(self, queue: JobQueue) -> None:
         job = submit(queue, 1, 3)
         assert submit(queue, 1, 1) == job

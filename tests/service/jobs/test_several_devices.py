@@ -10,16 +10,22 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine
+from tests.tuning.test_prepared_builds import Heard
 from tests.waiting import PATIENCE_S, until
+from tirgemm.artifact import Signer
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
 from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning.build.prepared import PreparedBuilds
+from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 OTHER = CPU.with_(model="another model", uuid="cpu-another")
@@ -168,6 +174,38 @@ def test_a_search_may_use_idle_devices_of_its_kind() -> None:
     assert seen
     assert not any(seen), "it is not lent while it works"
     assert bench.helpers() == [benches["cpu-alike"].measurer]
+
+
+def test_engines_of_one_kind_prepare_a_job_for_each_of_them() -> None:
+    gpus = [named_device("sm_90a").with_(uuid=f"GPU-{index}", index=index) for index in range(2)]
+
+    signer = Signer.generate()
+
+    def open_bench(device: Device) -> FakeBench:
+        bench = FakeBench()
+        bench.device, bench.signer = device, signer
+        return bench
+
+    builders, imports = Heard(), TunerImports()
+    prepared = PreparedBuilds(gpus[0], builders)
+    engines: list[TuningEngine] = []
+    engines += [TuningEngine(gpu, open_bench, imports, lambda: engines, prepared) for gpu in gpus]
+    waiting = [
+        JobRequest(Gemm(m, 512, 512), gpus[0], effort=effort)
+        for m, effort in ((500, Effort.QUICK), (501, Effort.NONE), (502, Effort.QUICK), (503, Effort.QUICK))
+    ]
+    engines[0].prepare(waiting)
+    assert builders.asked == [], "before its first job it has nothing to build with"
+    for engine in engines:
+        engine.warm()
+        engine.prepare([JobRequest(Gemm(9, 9, 9), CPU), *waiting])
+    first = Tuning(waiting[0].gemm, open_bench(gpus[0]), budget=waiting[0].budget).openings()
+    assert len(first) >= Effort.QUICK.first
+    assert builders.asked == [(waiting[0].gemm, config) for config in first], "of two, one builds but its default"
+    engines[1].tune(waiting[0], lambda _event: None, threading.Event(), lambda: None)
+    assert all(build.future.cancelled() for build in builders.builds), "what it had no use for is given up"
+    engines[1].prepare(waiting[1:])
+    assert {gemm for gemm, _ in builders.asked[len(first) :]} == {waiting[2].gemm}
 
 
 def test_a_worker_serves_the_devices_that_are_named() -> None:

@@ -70,8 +70,10 @@ CONSTANTS = fitted_constants(__package__, WgmmaConstants)
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Ways to cut a problem, by knob: numbers, or arrays of as many. ``kernel``: whether a second kernel adds the
-    parts, else a cluster; ``stored``: D leaves by TMA; ``copied``: operands come by cp.async.
+    """Ways to cut a problem, by knob: numbers, or arrays of as many.
+
+    ``split``: parts of k that different blocks compute side by side; ``kernel``: whether a second kernel adds them,
+    else a cluster; ``stored``: D leaves by TMA; ``copied``: operands come by cp.async.
     """
 
     tile_m: Any
@@ -101,7 +103,7 @@ class Cuts:
             cut.cluster_m,
             cut.cluster_n,
             cut.swap,
-            cut.split,
+            cut.cluster.parts,
             cut.cluster.writes_partials,
             not cut.cluster.writes_partials and cut.epilogue == "tma",
             cut.load == "copy",
@@ -182,7 +184,7 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
     if not cuts.copied and not all(loaded_by_tma(gemm, operand) for operand in _OPERANDS):
         launch_us += c.repack_us
     tiles = -(-gemm.k // cut.tile_k)
-    return LoadWaits(launch_us, load_us, cut.stages - 1, -(-tiles // cut.split))
+    return LoadWaits(launch_us, load_us, cut.stages - 1, -(-tiles // cut.cluster.parts))
 
 
 def _load_clocks(cuts: Cuts, stage: Any, c: WgmmaConstants) -> Any:

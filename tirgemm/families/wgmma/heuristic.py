@@ -19,13 +19,13 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
-from tirgemm.families.wgmma.planning.names import CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.parts import part_count
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
 from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
 from tirgemm.families.wgmma.space import GROUPS, TILES_N, epilogues, loads, space
-from tirgemm.families.wgmma.work import cuts_of, estimates_us, tile_work
+from tirgemm.families.wgmma.work import cuts_of, estimates_us, side_by_side, tile_work
 from tirgemm.gemm import Gemm, Regime
 
 # The knobs of the table's rows.
@@ -54,6 +54,8 @@ _WHOLE = (
 _PARTS = (*((s, CLUSTER) for s in (2, 3, 4, 6, 8)), *((s, KERNEL) for s in (2, 3, 4, 6, 8, 12, 16, 32, 64)))
 # tile_m -> the widest tile_n whose accumulators fit, whole and where two blocks share an SM.
 _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 96, 192: 64, 256: 48}
+# The same where a block adds the parts of k in turn, which takes as many registers again.
+_WIDEST_IN_TURN = {64: 192, 128: 192, 192: 112, 256: 96}
 _MOST_STAGES = 8
 # What staged outputs and barriers take of shared memory at most.
 _STAGING_BYTES = 2 * 2 * 64 * 64 * 2 + 8 * 2 * (_MOST_STAGES + 1)
@@ -76,7 +78,7 @@ def shortlist(gemm: Gemm, device: Device, regime: Regime, count: int, *, trained
     The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
     chooses each cut's raster, unless ``trained`` is False.
     """
-    table, cuts = _loaded(*_table(), loads(gemm))
+    table, cuts = _loaded(*_table(part_count(gemm.n, gemm.k) if gemm.invariant else None), loads(gemm))
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
@@ -181,24 +183,31 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     return float(estimate_us(Cuts.of(plan(gemm, config, device.units)), gemm, device, regime))
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[ConfigColumns, Cuts]:
-    """The cuts that a default may be, and what the analytic model sees of them.
+@lru_cache(maxsize=4)
+def _table(parts: int | None) -> tuple[ConfigColumns, Cuts]:
+    """The cuts that a default may be, and what the analytic model sees of them; of so many ``parts`` of k where an
+    invariant problem fixes them.
 
     What depends on the problem is filled in by ``_stages`` and ``_completed``.
     """
     rows: list[tuple[Value, ...]] = []
+    added = BLOCK if (whole := parts or 1) > 1 else CLUSTER
     for tile_m, tile_n, tile_k, swap in product(_WIDEST, TILES_N, (64, 128), (0, 1)):
         if tile_n > _WIDEST[tile_m] or (tile_k > 64 and tile_m * tile_n >= 128 * 128):
             continue
         for schedule, resident, cluster_m, cluster_n in _WHOLE:
-            halves = _WIDEST_HALF[tile_m] if resident > 1 else _WIDEST[tile_m]
-            # In ping-pong a consumer has the whole tile's accumulators.
-            most = halves // (2 if schedule == PINGPONG and tile_m > 128 else 1)
-            if tile_n <= (192 if schedule == PINGPONG and tile_m == 128 else most):
-                rows.append((tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, 1, CLUSTER))
+            if whole > 1:
+                most = 0 if resident > 1 else _WIDEST_IN_TURN[tile_m]
+                most //= 2 if schedule == PINGPONG and tile_m == 128 else 1
+            else:
+                most = _WIDEST_HALF[tile_m] if resident > 1 else _WIDEST[tile_m]
+                # In ping-pong a consumer has the whole tile's accumulators.
+                most = 192 if schedule == PINGPONG and tile_m == 128 else most
+                most //= 2 if schedule == PINGPONG and tile_m > 128 else 1
+            if tile_n <= most:
+                rows.append((tile_m, tile_n, tile_k, schedule, resident, cluster_m, cluster_n, swap, whole, added))
         for split, reduction in _PARTS:
-            if not (reduction == KERNEL and swap) and not (reduction == CLUSTER and tile_m > 192):
+            if parts in (None, split) and not _unwritten(reduction, swap, tile_m):
                 rows.append((tile_m, tile_n, tile_k, COOPERATIVE, 1, 1, 1, swap, split, reduction))
     columns = dict(zip(_TABLE_KNOBS, map(np.array, zip(*rows, strict=True)), strict=True))
     unset = {name: np.zeros(len(rows), np.int64) for name in ("stages", "group", "l2_promotion")}
@@ -209,6 +218,12 @@ def _table() -> tuple[ConfigColumns, Cuts]:
     return table, cuts_of(table)
 
 
+def _unwritten(reduction: str, swap: int, tile_m: int) -> bool:
+    """Whether parts are never added so: swapped tiles by a second kernel, or by a cluster those of two blocks of rows a
+    thread."""
+    return (reduction == KERNEL and swap == 1) or (reduction == CLUSTER and tile_m > 192)
+
+
 def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.int64]:
     """As many stages as fit and are of use; fewer than two where a cut does not fit at all."""
     swap, tile_m, tile_n, tile_k = (table[name] for name in ("swap", "tile_m", "tile_n", "tile_k"))
@@ -217,9 +232,10 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     limit = np.where(table["resident"] > 1, limits.shared_per_sm // 2 - 1024, limits.shared_per_block)
     fit = (limit - _STAGING_BYTES) // (2 * tile_k * (tile_m + tile_n))
     tiles = -(-rows // tile_m) * -(-columns // tile_n) * gemm.batch
-    waves = np.where(table["split"] > 1, 1, -(-tiles // (device.units * table["resident"])))
+    parts = side_by_side(table)
+    waves = np.where(parts > 1, 1, -(-tiles // (device.units * table["resident"])))
     whole = -(-gemm.k // tile_k)
-    steps = -(-whole // table["split"]) * waves
+    steps = -(-whole // parts) * waves
     stages: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
     return stages
 
@@ -227,13 +243,10 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
 def _broken(cuts: Cuts, gemm: Gemm) -> npt.NDArray[np.bool_]:
     """Which cuts break one of the rules that break most: one by one, that would take long.
 
-    Columns that are contiguous in memory are loaded by sixteen, every part of k has some of it, and an invariant
-    problem has one number of parts.
+    Columns that are contiguous in memory are loaded by sixteen, and every part of k has some of it.
     """
     by_sixteen = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b)
     empty = empty_parts(-(-gemm.k // cuts.tile_k), cuts.split)
-    if gemm.invariant:
-        empty |= cuts.split != part_count(gemm.n, gemm.k)
     broken: npt.NDArray[np.bool_] = empty | (by_sixteen & (cuts.tile_n % MMA_K > 0))
     return broken
 

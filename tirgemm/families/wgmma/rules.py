@@ -57,7 +57,7 @@ def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if not cut.warpgroups.pingpong:
         return None
-    if cut.split > 1:
+    if cut.cluster.parts > 1:
         return f"split={cut.split} leaves a block one tile, and pingpong needs two to overlap them"
     if evaluate(cut.grid.waves, gemm.m_max) == 1:
         return "every block has one tile; pingpong needs two to overlap them"
@@ -71,7 +71,7 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
             f"a cluster of {cut.cluster.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no "
             "multiple of it"
         )
-    if cut.cluster.shared_by > 1 and cut.split > 1:
+    if cut.cluster.shared_by > 1 and cut.cluster.parts > 1:
         return (
             f"a cluster of {cut.cluster.shared_by} shares tiles where there are many; split={cut.split} is for where "
             "there are few"
@@ -150,7 +150,7 @@ def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _stages(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    steps = cut.grid.split_steps * (evaluate(cut.grid.waves, gemm.m_max) if cut.split == 1 else 1)
+    steps = cut.grid.tile_steps * (evaluate(cut.grid.waves, gemm.m_max) if cut.cluster.parts == 1 else 1)
     if cut.stages > max(2, steps):
         return f"stages={cut.stages} are more than the {steps} steps of k that a block takes in all"
     return None
@@ -177,10 +177,16 @@ def _split(gemm: Gemm, config: Config, device: Device) -> str | None:
     tiles = evaluate(cut.grid.work, gemm.m_max) // (cut.split if cut.cluster.writes_partials else 1)
     if gemm.invariant:
         pass  # its parts are the same for every m, however many tiles there are
+    elif cut.cluster.adds_in_turn:
+        return (
+            f"split={cut.split} parts that a block computes in turn take longer than one; only invariant rows need them"
+        )
     elif tiles >= device.units:
         return f"{tiles} tiles keep {device.units} SMs busy without split={cut.split}"
     elif tiles * cut.split > 2 * device.units and cut.split > 2:
         return f"split={cut.split} makes {tiles * cut.split} parts for {device.units} SMs; fewer would keep them busy"
+    if cut.cluster.adds_in_turn:
+        return None
     return _in_cluster(cut) if cut.cluster.adds_parts else _by_kernel(cut)
 
 
@@ -256,7 +262,9 @@ def _with_smaller_tile(cut: Plan) -> int:
     """Blocks that there would be with the larger side of the tile halved."""
     halve_m = cut.tile_m > MMA_M and cut.tile_m >= cut.tile_n
     m, n = (cut.tile_m // 2, cut.tile_n) if halve_m else (cut.tile_m, max(TILES_N[0], cut.tile_n // 2))
-    return -(-cut.orientation.most_rows // m) * -(-cut.orientation.most_columns // n) * cut.gemm.batch * cut.split
+    return (
+        -(-cut.orientation.most_rows // m) * -(-cut.orientation.most_columns // n) * cut.gemm.batch * cut.cluster.parts
+    )
 
 
 RULES: tuple[Rule, ...] = (

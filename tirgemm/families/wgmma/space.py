@@ -6,6 +6,7 @@ from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
 from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
+    BLOCK,
     CLUSTER,
     COOPERATIVE,
     COPY,
@@ -44,7 +45,8 @@ _MEANINGS = {
     "cluster_n": "blocks that share tiles of the left operand by multicast",
     "swap": "1: D is computed transposed, rows of a tile along n and its columns along m",
     "split": "parts of k",
-    "reduction": "the parts of k are added in a cluster's shared memory (cluster), or by a second kernel (kernel)",
+    "reduction": "the parts of k are added in a cluster's shared memory (cluster), by a second kernel (kernel), or in "
+    "the registers of one block that computes them in turn (block)",
     "load": "operands come by TMA (tma), by TMA after a pass that aligns their rows (repack), or by threads (copy)",
     "epilogue": "D leaves by TMA (tma), through shared memory by rows (staged), or from the registers (direct)",
     "order": "tiles that are neighbours along the tile's rows (m) or columns (n) run together",
@@ -79,7 +81,7 @@ def space(gemm: Gemm, device: Device) -> Space:
         ("cluster_n", (1, 2) if most > 1 else (1,)),
         ("swap", (0, 1)),
         ("split", splits),
-        ("reduction", (CLUSTER, KERNEL) if max(splits) > 1 else (CLUSTER,)),
+        ("reduction", (CLUSTER, KERNEL, *((BLOCK,) if gemm.invariant else ())) if max(splits) > 1 else (CLUSTER,)),
         ("load", loads(gemm)),
         ("epilogue", epilogues(gemm)),
         ("order", ORDERS if tiles_m > 1 and tiles_n > 1 else ("m",)),

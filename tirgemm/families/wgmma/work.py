@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tirgemm.device import Device
 from tirgemm.families.common.config_columns import ConfigColumns
@@ -12,7 +13,7 @@ from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.wgmma.estimate import CONSTANTS, RESIDENT_CLUSTERS, Cuts, estimate_us
 from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
-from tirgemm.families.wgmma.planning.names import CLUSTER, COPY, KERNEL, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
 from tirgemm.gemm import Gemm, Operand, Regime
@@ -23,7 +24,7 @@ _CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) +
 
 def cuts_of(configs: ConfigColumns) -> Cuts:
     """What the analytic model sees of configs."""
-    split, kernel = configs["split"], configs["reduction"] == KERNEL
+    split, kernel = side_by_side(configs), configs["reduction"] == KERNEL
     partials = kernel & (split > 1)
     return Cuts(
         configs["tile_m"],
@@ -40,6 +41,12 @@ def cuts_of(configs: ConfigColumns) -> Cuts:
         ~partials & (configs["epilogue"] == TMA),
         configs["load"] == COPY,
     )
+
+
+def side_by_side(configs: ConfigColumns) -> npt.NDArray[np.int64]:
+    """Parts of k that different blocks compute side by side."""
+    parts: npt.NDArray[np.int64] = np.where(configs["reduction"] == BLOCK, 1, configs["split"])
+    return parts
 
 
 def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:

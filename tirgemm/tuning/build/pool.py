@@ -27,7 +27,8 @@ class BuildPool(Closing):
     or in those that are given, which other devices share.
 
     A build that takes longer than ``timeout_s`` is killed. Processes of its own hold a CPU device's lock, shared, while
-    they work: nothing builds while something measures. ``builder`` as that of BuildProcesses.
+    they work: nothing builds while something measures. ``builder`` as that of BuildProcesses. With ``idle`` it builds
+    where the processes that are shared have nothing else to do.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class BuildPool(Closing):
         lock_dir: Path | None = None,
         timeout_s: float = 120.0,
         builder: str = BUILDER,
+        idle: bool = False,
     ) -> None:
         self.device = device
+        self._idle = idle
         self.timeout_s = timeout_s
         self._own: BuildProcesses | None = None
         self._builders: Builders
@@ -79,6 +82,7 @@ class BuildPool(Closing):
                 self._abandoned,
                 self._waits,
                 spans.traceparent(),
+                self._idle,
             )
             self._builders.submit(self, build)
         return future

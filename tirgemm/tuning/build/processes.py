@@ -32,7 +32,7 @@ BUILDER = "tirgemm.tuning.build.compile:build"
 class Build:
     """One build that was asked for: what to compile, how long that may take, and ``given_up``, set when it is not
     wanted any more. ``waits`` has, by thread, what a build of the same asker waits for, ``trace`` is the span that
-    asked."""
+    asked. One that is ``idle`` is for a process that has nothing else to do."""
 
     future: Future[Binary]
     gemm: Gemm
@@ -42,6 +42,7 @@ class Build:
     given_up: Flag
     waits: dict[int, str]
     trace: str | None = None
+    idle: bool = False
 
 
 class Builders(Protocol):
@@ -196,7 +197,7 @@ class BuildProcesses:
 
 
 class _TurnQueue:
-    """Builds by asker, first in first out of each, one of every asker in turn."""
+    """Builds by asker, first in first out of each, one of every asker in turn; those of idle time last."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -214,7 +215,9 @@ class _TurnQueue:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if not self._waiting:
                 return None
-            asker, builds = next(iter(self._waiting.items()))
+            urgent = (asker for asker, builds in self._waiting.items() if not builds[0].idle)
+            asker = next(urgent, next(iter(self._waiting)))
+            builds = self._waiting[asker]
             del self._waiting[asker]
             build = builds.popleft()
             if builds:

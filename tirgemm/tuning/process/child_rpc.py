@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tirgemm._collection import collect_seldom
+from tirgemm._interpreter import collect_seldom
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag

@@ -13,6 +13,7 @@ from tirgemm.families.wgmma.device.partial_sums import (
     Accumulators,
     ReducedSums,
     add_cluster_parts,
+    add_part,
     sync_consumers,
     write_dsmem,
 )
@@ -30,8 +31,13 @@ def encode(tile, base, memory):
     T.evaluate(encoder(T.address_of(base), pointer, tile.leading_offset, tile.stride_offset, swizzle))
 
 
+def step_of_part(plan, step):
+    """Steps of a part of k before this one."""
+    return T.truncmod(step, plan.grid.split_steps) if plan.cluster.adds_in_turn else step
+
+
 def multiply(plan, acc, a, b, step):
-    """Issue the wgmmas of one stage; the first of a tile overwrites the accumulators."""
+    """Issue the wgmmas of one stage; the first of a part overwrites the accumulators."""
     dtype, sums = plan.gemm.dtype, plan.gemm.acc
     instruction = T.ptx[f"wgmma.mma_async.sync.aligned.m{MMA_M}n{plan.tile_n}k{MMA_K}.{sums}.{dtype}.{dtype}"]
     count = plan.warpgroups.accumulator_registers // plan.warpgroups.blocks
@@ -41,7 +47,7 @@ def multiply(plan, acc, a, b, step):
             registers = [acc.registers[block * count + i] for i in range(count)]
             left = a + T.uint64(plan.left.step(number) + plan.left.below(block * MMA_M))
             right = b + T.uint64(plan.right.step(number))
-            adds = T.bool(True) if number else step > 0
+            adds = T.bool(True) if number else step_of_part(plan, step) > 0
             T.evaluate(instruction(*registers, left, right, adds, 1, 1, *transposed))
 
 
@@ -72,8 +78,8 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
     epilogue = T.meta_var(Epilogue(plan, args, shared, tiles, (row, aside), (consumer, warp, lane, thread)))
     record = T.meta_var(recorder(args, tiles, consumer + 1, thread == 0))
     at = PipelineState(plan.stages, 0)
-    skipped = T.meta_var(plan.grid.split_steps % plan.stages)
-    laps = T.meta_var(plan.grid.split_steps // plan.stages % 2)
+    skipped = T.meta_var(plan.grid.tile_steps % plan.stages)
+    laps = T.meta_var(plan.grid.tile_steps // plan.stages % 2)
     turn: T.int32
     if plan.warpgroups.pingpong:
         # The first consumer's turn comes at once: the phase before a barrier's first counts as complete.
@@ -86,7 +92,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
         record.begin_tile()
         # Declared here, so that they take no registers from the epilogue for the sake of the next tile.
         acc = T.meta_var(Accumulators(plan))
-        sums = T.meta_var(ReducedSums(plan) if plan.cluster.adds_parts else acc)
+        sums = T.meta_var(ReducedSums(plan) if plan.cluster.adds_parts or plan.cluster.adds_in_turn else acc)
         if plan.warpgroups.pingpong:
             shared.turn.wait(consumer, turn)
             turn = turn ^ 1
@@ -110,12 +116,21 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             record.lap(MULTIPLY, step)
             last = at.stage
             at.advance()
+            if plan.cluster.adds_in_turn:
+                if step_of_part(plan, step + 1) == 0:
+                    if step + 1 < plan.grid.steps:
+                        T.ptx.wgmma.wait_group.sync.aligned(0)
+                        add_part(plan, acc, sums, step + 1 == plan.grid.split_steps)
+                        record.lap(ADD)
         if plan.warpgroups.pingpong:
             if thread == 0:
                 shared.turn.arrive(1 - consumer)
         T.ptx.wgmma.wait_group.sync.aligned(0)
         release(plan, shared, last, thread)
         record.lap(DRAIN)
+        if plan.cluster.adds_in_turn:
+            add_part(plan, acc, sums, T.bool(False))
+            record.lap(ADD)
         if plan.cluster.adds_parts:
             # The stages' memory is free once every consumer has read the last.
             sync_consumers(plan)

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: N812
 # The decorated functions are TVMScript, which is parsed and never run as Python.
-"""Partial sums of a tile, added over the blocks of a cluster through distributed shared memory.
+"""Partial sums of a tile, added over a cluster through distributed shared memory, or in turn by one block.
 
 Every exchange is by fragments: four accumulators of a thread lie together, those of the tile's threads side by side, so
 that every access is 16 bytes a thread without gaps. The order in which parts are added is fixed by the config.
@@ -39,10 +39,11 @@ class Accumulators:
 
 @T.meta_class
 class ReducedSums:
-    """Sums that a block has added from its cluster's parts."""
+    """Sums that a block has added from parts, those of its cluster or its own."""
 
     def __init__(self, plan):
-        self.registers = T.alloc_local([plan.warpgroups.accumulators // plan.cluster.reducers], "float32")
+        count = plan.warpgroups.accumulators * plan.cluster.stored_columns // plan.tile_n
+        self.registers = T.alloc_local([count], "float32")
 
     def value(self, index):
         return self.registers[index]
@@ -81,6 +82,13 @@ def add_cluster_parts(plan, shared, gathered, rank, thread):
                 )
             if part:
                 add(gathered, batch, len(numbers), read)
+
+
+def add_part(plan, acc, gathered, first):
+    """Add the sums of a part to those of the parts before it; the ``first`` part's become theirs."""
+    for i in range(plan.warpgroups.accumulators):
+        value = acc.value(i)
+        T.buffer_store(gathered.registers, T.Select(first, value, gathered.registers[i] + value), [i])
 
 
 def add(sums, batch, count, read):

@@ -48,14 +48,14 @@ class Tiles:
 
     def first_k(self):
         """Where this part of k starts."""
-        if self.plan.split == 1:
+        if self.plan.cluster.parts == 1:
             return 0
         return self.part * (self.plan.grid.split_steps * self.plan.tile_k)
 
     def steps(self):
         """Steps of k in this part."""
         plan = self.plan
-        if plan.split == 1:
+        if plan.cluster.parts == 1:
             return plan.grid.steps
         if plan.grid.split_steps * plan.split == plan.grid.steps:
             return plan.grid.split_steps

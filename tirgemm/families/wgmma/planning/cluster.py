@@ -37,6 +37,16 @@ class Cluster:
         return self.split > 1 and self.reduction == names.KERNEL
 
     @property
+    def adds_in_turn(self) -> bool:
+        """Whether one block computes all parts of a tile, one after the other, and adds them."""
+        return self.split > 1 and self.reduction == names.BLOCK
+
+    @property
+    def parts(self) -> int:
+        """Parts of a tile that different blocks compute side by side."""
+        return 1 if self.adds_in_turn else self.split
+
+    @property
     def size(self) -> int:
         return self.split if self.adds_parts else self.shared_by
 

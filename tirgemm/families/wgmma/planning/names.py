@@ -4,8 +4,9 @@ from __future__ import annotations
 
 COOPERATIVE, PINGPONG = "cooperative", "pingpong"
 TMA, STAGED, DIRECT = "tma", "staged", "direct"
-# How the parts of a split are added: in the shared memory of a cluster, or by a second kernel.
-CLUSTER, KERNEL = "cluster", "kernel"
+# How the parts of a split are added: in the shared memory of a cluster, by a second kernel, or in the registers of the
+# one block that computes them in turn.
+CLUSTER, KERNEL, BLOCK = "cluster", "kernel", "block"
 # Blocks of a cluster that every device schedules.
 MAX_CLUSTER = 8
 # How operands that TMA cannot read get to shared memory.
@@ -18,7 +19,7 @@ NORMAL, EVICT_FIRST, EVICT_LAST, EVICT_BOTH = "normal", "first", "last", "first_
 # Every knob whose choices are words. Old records name others: see docs/decisions/knob-values.md.
 WORDS = {
     "schedule": (COOPERATIVE, PINGPONG),
-    "reduction": (CLUSTER, KERNEL),
+    "reduction": (CLUSTER, KERNEL, BLOCK),
     "load": (TMA, REPACK, COPY),
     "epilogue": (TMA, STAGED, DIRECT),
     "order": ORDERS,

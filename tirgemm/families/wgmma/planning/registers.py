@@ -76,6 +76,9 @@ def _besides_accumulators(plan: Plan) -> int:
         and (plan.orientation.swapped or plan.cluster.stored_columns % plan.staging.chunk)
     ):
         other += _FINISHED_REGISTERS
+    if plan.cluster.adds_in_turn:
+        # The sums so far; and fp16 ones are unpacked before they are added to those.
+        other += plan.warpgroups.accumulators * (2 if plan.warpgroups.half else 1)
     if plan.cluster.adds_parts and plan.cluster.reducers < plan.split:
         gathered = plan.warpgroups.accumulators // plan.cluster.reducers
         other += gathered + min(gathered, _LOADED_REGISTERS)

@@ -39,6 +39,11 @@ class TileGrid:
         return -(-self.steps // self.cluster.split)
 
     @property
+    def tile_steps(self) -> int:
+        """Steps of k that a block takes for a tile."""
+        return self.split_steps if self.cluster.parts > 1 else self.steps
+
+    @property
     def tiles_m(self) -> Dim:
         """Rows of clusters of tiles."""
         return expr.ceildiv(self.orientation.rows, self.tile_m * self.cluster.cluster_m)

@@ -1,0 +1,122 @@
+"""Builds of jobs that wait: begun once, kept for the job that takes them, given up with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tirgemm.config import Config
+from tirgemm.errors import BuildFailed
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.build.prepared import PreparedBuilds
+from tirgemm.tuning.build.processes import Build
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
+
+DEVICE = named_device("sm_90a")
+FIRST, SECOND = Gemm(64, 64, 64), Gemm(96, 64, 64)
+ONE, TWO = (Config("planted", (("what", what),)) for what in ("one", "two"))
+
+
+class Heard:
+    """Builders that note what they are asked for."""
+
+    count = 1
+
+    def __init__(self) -> None:
+        self.builds: list[Build] = []
+
+    def warm(self) -> None: ...
+
+    def submit(self, asker: Hashable, build: Build) -> None:
+        del asker
+        self.builds.append(build)
+
+    @property
+    def asked(self) -> list[tuple[Gemm, Config]]:
+        return [(build.gemm, build.config) for build in self.builds]
+
+    def begin(self) -> None:
+        for build in self.builds:
+            build.future.set_running_or_notify_cancel()
+
+
+@pytest.fixture
+def builders() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def prepared(builders: Heard) -> PreparedBuilds:
+    return PreparedBuilds(DEVICE, builders)
+
+
+def of(*configs: Config) -> Callable[[], Iterable[Config]]:
+    return lambda: configs
+
+
+def test_builds_of_a_waiting_job_begin_once_in_idle_time(prepared: PreparedBuilds, builders: Heard) -> None:
+    for _ in range(2):
+        prepared.prepare({FIRST: of(ONE, TWO)})
+    assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
+    assert all(build.idle for build in builders.builds)
+
+
+def test_a_job_takes_what_has_begun_and_asks_anew_for_the_rest(prepared: PreparedBuilds, builders: Heard) -> None:
+    prepared.prepare({FIRST: of(ONE)})
+    builders.begin()
+    with prepared.used(FIRST):
+        assert prepared.take(FIRST, ONE) is builders.builds[0].future
+        assert prepared.take(FIRST, ONE) is None, "it is taken once"
+        assert prepared.take(FIRST, TWO) is prepared.take(SECOND, ONE) is None
+    prepared.prepare({SECOND: of(TWO)})
+    assert prepared.take(SECOND, TWO) is None
+    assert builders.builds[1].future.cancelled(), "its turn would be the last"
+
+
+def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds, builders: Heard) -> None:
+    prepared.prepare({FIRST: of(ONE)})
+    builders.builds[0].future.set_exception(BuildFailed("ptxas: too many registers"))
+    taken = prepared.take(FIRST, ONE)
+    assert taken is not None
+    with pytest.raises(BuildFailed, match="registers"):
+        taken.result()
+
+
+def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds, builders: Heard) -> None:
+    prepared.prepare({FIRST: of(ONE), SECOND: of(ONE)})
+    first, second = (build.future for build in builders.builds)
+    with prepared.used(FIRST):
+        prepared.prepare({})
+        assert (first.cancelled(), second.cancelled()) == (False, True), "the first one's job runs"
+        prepared.prepare({FIRST: of(TWO)})
+        assert len(builders.builds) == 2, "which needs nothing more"
+    assert first.cancelled()
+    prepared.prepare({FIRST: of(TWO)})
+    assert builders.asked[-1] == (FIRST, TWO)
+
+
+def test_what_was_given_up_while_it_was_looked_for_is_not_begun(prepared: PreparedBuilds, builders: Heard) -> None:
+    def meanwhile() -> Iterable[Config]:
+        prepared.prepare({})
+        return [ONE]
+
+    prepared.prepare({FIRST: meanwhile})
+    assert builders.asked == []
+
+
+def test_a_workbench_takes_what_was_prepared(builders: Heard, prepared: PreparedBuilds) -> None:
+    asked: Any = Heard()
+    with Workbench(DEVICE, MemoryStore(), processes=asked) as bench:
+        bench.prepared = prepared
+        prepared.prepare({FIRST: of(ONE)})
+        builders.begin()
+        begun: Future[Any] = builders.builds[0].future
+        assert bench.build(FIRST, ONE) is begun
+        bench.build(FIRST, TWO)
+        assert asked.asked == [(FIRST, TWO)]
+        assert not asked.builds[0].idle
