@@ -24,7 +24,7 @@ BASE = {
     "tirgemm",
     *(f"tirgemm.{name}" for name in ("gemm", "device", "errors", "expr", "config", "launch", "hardware", "progress")),
     *(f"tirgemm.{name}" for name in ("events", "status", "timings", "detect", "detect_cpu", "detect_cuda")),
-    *(f"tirgemm.{name}" for name in ("_collection", "_extras", "_user_folders", "_version")),
+    *(f"tirgemm.{name}" for name in ("_interpreter", "_extras", "_user_folders", "_version")),
     "tirgemm._terminal.progress_view",
     "tirgemm.rounds",
 }

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine
-from tests.tuning.test_prepared_builds import Heard
+from tests.tuning.build.test_prepared_builds import Heard
 from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Signer
 from tirgemm.detect import devices
