@@ -230,10 +230,10 @@ class JobQueue(ClockedTables):
             connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
             return job_of(require_job(connection, row.id))
 
-    def upcoming(self, device_keys: Sequence[str], limit: int) -> list[Job]:
-        """The first jobs of these devices that wait, in the order in which they are claimed."""
+    def upcoming(self, device_keys: Sequence[str], limit: int, *, bare: bool = False) -> list[Job]:
+        """The first jobs of these devices that wait, in the order of claims; with ``bare`` those without a fallback."""
         with self.db.read() as connection:
-            return upcoming_jobs(connection, device_keys, self._now(connection), limit)
+            return upcoming_jobs(connection, device_keys, self._now(connection), limit, bare=bare)
 
     def claim_fallback(
         self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()

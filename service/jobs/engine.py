@@ -39,8 +39,9 @@ class Engine(Protocol):
         """Get ready in the background, so that the first job need not wait."""
         ...
 
-    def prepare(self, waiting: Sequence[JobRequest]) -> None:
-        """Begin what the first of the jobs that wait will begin with, where that disturbs nobody."""
+    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
+        """Begin what the first of the jobs that wait will begin with, and the fallbacks of those that are ``bare`` of
+        one, where that disturbs nobody."""
         ...
 
     def fallback(
@@ -140,16 +141,20 @@ class TuningEngine:
         self._bench()
         self._imports.start()
 
-    def prepare(self, waiting: Sequence[JobRequest]) -> None:
+    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
         if self._prepared is None or self._opened is None:
             return
-        mine = [request for request in waiting if request.device.key == self._device.key]
-        next_ones = mine[: 1 + len(self._alike())]  # of which any may be taken by any of them
-        self._prepared.prepare({request.gemm: partial(self._openings, request) for request in next_ones})
+        next_ones = self._mine(waiting)[: 1 + len(self._alike())]  # of which any may be taken by any of them
+        fallbacks = {(one.gemm, "fallback"): partial(self._first, one, _defaults) for one in self._mine(bare)}
+        openings = {(one.gemm, "opening"): partial(self._first, one, _openings) for one in next_ones}
+        self._prepared.prepare(fallbacks | openings)
 
-    def _openings(self, request: JobRequest) -> list[Config]:
+    def _mine(self, requests: Sequence[JobRequest]) -> list[JobRequest]:
+        return [request for request in requests if request.device.key == self._device.key]
+
+    def _first(self, request: JobRequest, of: Callable[[Tuning], list[Config]]) -> list[Config]:
         try:
-            return self._tuning(request, threading.Event(), None, tvm=True).openings()
+            return of(self._tuning(request, threading.Event(), None, tvm=True))
         except TirgemmError:  # as the job itself will say, to the one who asked for it
             return []
 
@@ -239,3 +244,11 @@ class TuningEngine:
         """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
         the one request that it is lent for."""
         return self._opened.measurer if self._opened is not None and not self._working else None
+
+
+def _defaults(tuning: Tuning) -> list[Config]:
+    return tuning.default_ahead()
+
+
+def _openings(tuning: Tuning) -> list[Config]:
+    return tuning.openings()

@@ -227,7 +227,8 @@ class JobRunner:
     def _serve_waiting(self, lease: Lease) -> None:
         """What is done for the jobs that wait, between two batches of the one that runs under ``lease``."""
         try:
-            self._engine.prepare([job.request for job in self._queue.upcoming(self._keys, NEXT_JOBS)])
+            waiting, bare = (self._queue.upcoming(self._keys, NEXT_JOBS, bare=only) for only in (False, True))
+            self._engine.prepare([job.request for job in waiting], [job.request for job in bare])
         except StoreError as error:
             logger.warning("the jobs that wait: %s: %s", error.code, error)
         self._build_pending(lease)

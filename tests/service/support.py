@@ -88,6 +88,7 @@ class ScriptedEngine:
     fallback_gate: threading.Event = field(default_factory=threading.Event)
     calls: list[tuple[str, str]] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
     fail_with: Exception | None = None
     events: queue.SimpleQueue[TuningEvent] = field(default_factory=queue.SimpleQueue)
 
@@ -104,8 +105,9 @@ class ScriptedEngine:
     def warm(self) -> None:
         self.calls.append(("warm", ""))
 
-    def prepare(self, waiting: Sequence[JobRequest]) -> None:
+    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
         self.prepared = [str(request.gemm) for request in waiting]
+        self.bare = [str(request.gemm) for request in bare]
 
     def fallback(
         self,

@@ -93,16 +93,31 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
     assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
 
 
-def test_an_engine_is_told_of_the_jobs_that_wait_in_their_order(queue: JobQueue, engine: ScriptedEngine) -> None:
+def test_an_engine_is_told_of_the_jobs_that_wait_in_their_order(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine.fallback_gate.set()
-    with Running(queue, engine):
-        submit(queue)
-        until(lambda: ("tune", ODD) in engine.calls)
+    monkeypatch.setattr(job_runner, "FALLBACK_SLICE_SECONDS", 0.0)
+    told: list[tuple[list[str], list[str]]] = []
+
+    def tune(
+        request: JobRequest, _on_event: object, _cancel: object, between_batches: Callable[[], None]
+    ) -> KernelRecord:
         submit(queue, "131x67x31")
         last = submit(queue, "133x67x31", priority=1)
-        until(lambda: engine.prepared == ["133x67x31:f16:nt", "131x67x31:f16:nt"])
+        for _ in range(2):
+            between_batches()
+            told.append((engine.prepared, engine.bare))
         queue.cancel(last)
-        until(lambda: engine.prepared == ["131x67x31:f16:nt"])
+        between_batches()
+        told.append((engine.prepared, engine.bare))
+        return kernel_record(engine.store, request, "tuned")
+
+    monkeypatch.setattr(engine, "tune", tune)
+    submit(queue)
+    assert JobRunner(queue, engine.store, engine, "one").run_one()
+    first, second = "133x67x31:f16:nt", "131x67x31:f16:nt"
+    assert told == [([first, second], [first, second]), ([first, second], [second]), ([second], [])]
 
 
 def test_an_engine_is_warmed_once_and_not_where_a_job_comes_first(

@@ -34,8 +34,11 @@ class SearchLoop:
     next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile. A
     batch whose expected gain is below the effort's least waits for all results before it, and ends the search if that
     is so then. ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With
-    ``only`` so many more are tried, in one batch, whatever the budget says.
+    ``only`` so many more are tried, in one batch, whatever the budget says. ``at_once`` bounds the batches of what is
+    tried before anything is searched for.
     """
+
+    at_once: int | None = None
 
     def __init__(self, tuning: TuningTask, search: Search, trials: int, only: int | None = None) -> None:
         self.tuning = tuning
@@ -49,7 +52,7 @@ class SearchLoop:
         self.pending_proposals: list[Proposal] = []
         self.expected_gain: float | None = None
         self.below_least_gain = False
-        self._results = 0
+        self.results = 0
         self._judged_after = -1
         # Results that are to come back before the next batch.
         self.awaited = 0
@@ -122,7 +125,8 @@ class SearchLoop:
         left = self.limit - self.trials
         if self.search.model.learns:
             return max(1, min(BATCH, left // 4))
-        return min(left, max(BATCH, len(self.search.first())))
+        first = len(self.search.first())
+        return min(left, self.at_once if first and self.at_once else max(BATCH, first))
 
     def wants_proposals(self) -> bool:
         """Whether it is time for the next batch."""
@@ -130,7 +134,7 @@ class SearchLoop:
             return False
         waiting = len(self.building) + len(self.built)
         if self.pending_proposals:  # judged anew by every result that comes
-            return not waiting or self._judged_after < self._results
+            return not waiting or self._judged_after < self.results
         return not waiting or (self.overlap and self.awaited <= 0 and waiting <= 2 * BATCH)
 
     def propose(self) -> None:
@@ -141,7 +145,7 @@ class SearchLoop:
                 self.tuning.enter(Phase.BUILDING)
             with spans.span("propose"):
                 self.pending_proposals = self.search.ask(self.batch)
-        self._judged_after = self._results
+        self._judged_after = self.results
         in_flight = bool(self.building or self.built)
         if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
             return
@@ -210,7 +214,7 @@ class SearchLoop:
         candidates = self.tuning.evaluator.candidates(finished, measurers[: len(finished)])
         self.search.tell(candidates)
         self.awaited -= len(candidates)
-        self._results += len(candidates)
+        self.results += len(candidates)
         for candidate in candidates:
             self._tell(candidate)
         return candidates

@@ -117,6 +117,8 @@ class SetTuning(Tuning):
         if self._stopped():
             return super().improved(known)
         configs = dict.fromkeys(config for best in offered.values() for config in best)
+        # Where a size was hardly searched its default may be better than all that is offered from elsewhere.
+        configs |= dict.fromkeys(min(loss, key=lambda config: loss[config].ratio) for loss in losses)
         members = self._members([tuning.gemm.m_max for tuning in tunings], losses, list(configs), summary)
         if members is None:
             return super().improved(known)

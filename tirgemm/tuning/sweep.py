@@ -25,6 +25,8 @@ from tirgemm.tuning.tune import Tuning
 
 # Candidates in flight for each build process, at most, where builds run ahead of the measuring.
 AHEAD = 4
+# Of several problems each has so many of its best tried before any has more: they are all that there is time for.
+AT_ONCE = 4
 # The gain in speed that is expected of a problem's second batch, and how much the latest batch's gain counts.
 FIRST_GAIN, LATEST = 0.1, 0.5
 # Problems from whose results another one learns while it is searched.
@@ -85,6 +87,7 @@ class Sweep:
         self.problems: list[_Problem] = []
         for tuning in tunings:
             loop = tuning.search_loop() if configs is None else tuning.loop_over(configs[tuning.gemm])
+            loop.at_once = AT_ONCE if len(tunings) > 1 else None
             problem = _Problem(tuning, loop)
             problem.loop.deadline = tuning.deadline = self.deadline
             self.problems.append(problem)
@@ -148,9 +151,10 @@ class Sweep:
             problem.loop.propose()
 
     def _measure_one(self, waiting: list[_Problem]) -> None:
-        problem = next((p for p in waiting if p.loop.built), None)
-        if problem is None:
+        built = [p for p in waiting if p.loop.built]
+        if not built:
             return
+        problem = min(built, key=lambda p: p.loop.results // AT_ONCE)
         candidate = problem.loop.measure_one()
         for other in problem.alike:
             other.loop.search.learn([candidate])

@@ -134,13 +134,21 @@ class Tuning(TuningTask):
         """How long the last stages behind the search may take."""
         return FULL if self.effort.searches else QUICK
 
+    def default_ahead(self) -> list[Config]:
+        """The default, where it may be built ahead of the fallback that it is."""
+        return [self.default()[1]] if self._builds_ahead and self.stored() is None else []
+
     def openings(self) -> list[Config]:
-        """What the search will begin with and may be built ahead of it: nothing where building waits for what is
-        measured meanwhile, or where shipped records are tried first."""
-        if self.effort is Effort.NONE or self.device.kind == "cpu" or self.offer is not None:
+        """What the search will begin with and may be built ahead of it."""
+        if self.effort is Effort.NONE or not self._builds_ahead:
             return []
         first = opening(self.families, self.gemm, self.device, self.regime, self.effort.first)
         return [config for config in first if self.store.candidate(self.evaluator.key(config)) is None]
+
+    @property
+    def _builds_ahead(self) -> bool:
+        """Not where building waits for what is measured meanwhile, or where shipped records are tried first."""
+        return self.device.kind != "cpu" and self.offer is None
 
     def build_ahead(self) -> None:
         """Begin to build the openings."""

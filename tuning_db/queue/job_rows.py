@@ -126,13 +126,16 @@ def require_job(connection: Connection, job_id: str) -> Row[Any]:
     return row
 
 
-def upcoming_jobs(connection: Connection, device_keys: Sequence[str], now: float, limit: int) -> list[Job]:
-    """The first ``limit`` queued jobs of these devices whose window is open, also those whose fallback is being
-    built."""
-    waiting = (JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), window_open(now))
-    return [
-        job_of(row) for row in connection.execute(select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit))
-    ]
+def upcoming_jobs(
+    connection: Connection, device_keys: Sequence[str], now: float, limit: int, *, bare: bool
+) -> list[Job]:
+    """The first ``limit`` queued jobs of these devices whose window is open, also those whose fallback is being built;
+    only those without a fallback where they are to be ``bare`` of one."""
+    waiting = [JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), window_open(now)]
+    if bare:
+        waiting.append(JobRow.fallback_id.is_(None))
+    wanted = select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit)
+    return [job_of(row) for row in connection.execute(wanted)]
 
 
 def unknown_job(job_id: str) -> StoreError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.storage.databases import DEVICE, GEMM
+from tests.contract.storage.databases import DEVICE, GEMM, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
-from tirgemm.tuning_db import JobQueue, JobRequest
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
 
@@ -29,7 +29,9 @@ class JobOrderContract(QueueFixtures):
         assert [job.id for job in fallbacks if job is not None] == [first, second]
         assert self.claimed(queue).id == low
 
-    def test_what_comes_next_is_told_in_the_order_of_claims(self, queue: JobQueue, clock: FakeClock) -> None:
+    def test_what_comes_next_is_told_in_the_order_of_claims(
+        self, database: Database, queue: JobQueue, clock: FakeClock
+    ) -> None:
         low, first, second, high = (submit(queue, m, priority) for m, priority in ((1, -5), (2, 0), (3, 0), (4, 7)))
         night = submit(queue, 5, 9, NIGHT)
         assert [job.id for job in queue.upcoming(KEYS, 3)] == [high, first, second], "it is 08:00"
@@ -37,6 +39,8 @@ class JobOrderContract(QueueFixtures):
         built = queue.claim_fallback("w2", KEYS, 5.0)
         assert built is not None
         assert [job.id for job in queue.upcoming(KEYS, 8)] == [built.id, second, low], "its fallback is being built"
+        queue.set_fallback(second, SqlStore(database).put_kernel(kernel("fallback")).id)
+        assert [job.id for job in queue.upcoming(KEYS, 8, bare=True)] == [built.id, low]
         assert queue.upcoming(["another key"], 8) == []
         clock.now += 14 * HOUR
         assert [job.id for job in queue.upcoming(KEYS, 1)] == [night]

@@ -194,18 +194,21 @@ def test_engines_of_one_kind_prepare_a_job_for_each_of_them() -> None:
         JobRequest(Gemm(m, 512, 512), gpus[0], effort=effort)
         for m, effort in ((500, Effort.QUICK), (501, Effort.NONE), (502, Effort.QUICK), (503, Effort.QUICK))
     ]
-    engines[0].prepare(waiting)
+    engines[0].prepare(waiting, waiting)
     assert builders.asked == [], "before its first job it has nothing to build with"
     for engine in engines:
         engine.warm()
-        engine.prepare([JobRequest(Gemm(9, 9, 9), CPU), *waiting])
+        engine.prepare([JobRequest(Gemm(9, 9, 9), CPU), *waiting], [])
     first = Tuning(waiting[0].gemm, open_bench(gpus[0]), budget=waiting[0].budget).openings()
     assert len(first) >= Effort.QUICK.first
     assert builders.asked == [(waiting[0].gemm, config) for config in first], "of two, one builds but its default"
     engines[1].tune(waiting[0], lambda _event: None, threading.Event(), lambda: None)
     assert all(build.future.cancelled() for build in builders.builds), "what it had no use for is given up"
-    engines[1].prepare(waiting[1:])
-    assert {gemm for gemm, _ in builders.asked[len(first) :]} == {waiting[2].gemm}
+    engines[1].prepare(waiting[1:], waiting[2:])
+    asked = builders.asked[len(first) :]
+    assert {gemm for gemm, _ in asked} == {waiting[2].gemm, waiting[3].gemm}
+    default = Tuning(waiting[3].gemm, open_bench(gpus[0])).default()[1]
+    assert [config for gemm, config in asked if gemm == waiting[3].gemm] == [default], "that is two jobs away"
 
 
 def test_a_worker_serves_the_devices_that_are_named() -> None:

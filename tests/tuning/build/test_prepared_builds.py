@@ -61,25 +61,35 @@ def of(*configs: Config) -> Callable[[], Iterable[Config]]:
 
 def test_builds_of_a_waiting_job_begin_once_in_idle_time(prepared: PreparedBuilds, builders: Heard) -> None:
     for _ in range(2):
-        prepared.prepare({FIRST: of(ONE, TWO)})
+        prepared.prepare({(FIRST, "opening"): of(ONE, TWO)})
     assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
     assert all(build.idle for build in builders.builds)
 
 
+def test_what_is_wanted_of_a_problem_twice_is_built_once(prepared: PreparedBuilds, builders: Heard) -> None:
+    prepared.prepare({(FIRST, "fallback"): of(ONE)})
+    prepared.prepare({(FIRST, "opening"): of(ONE, TWO)})
+    assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
+    builders.begin()
+    assert prepared.take(FIRST, ONE) is builders.builds[0].future
+    prepared.prepare({(FIRST, "fallback"): of(ONE)})
+    assert len(builders.builds) == 2, "it was taken"
+
+
 def test_a_job_takes_what_has_begun_and_asks_anew_for_the_rest(prepared: PreparedBuilds, builders: Heard) -> None:
-    prepared.prepare({FIRST: of(ONE)})
+    prepared.prepare({(FIRST, "opening"): of(ONE)})
     builders.begin()
     with prepared.used(FIRST):
         assert prepared.take(FIRST, ONE) is builders.builds[0].future
         assert prepared.take(FIRST, ONE) is None, "it is taken once"
         assert prepared.take(FIRST, TWO) is prepared.take(SECOND, ONE) is None
-    prepared.prepare({SECOND: of(TWO)})
+    prepared.prepare({(SECOND, "opening"): of(TWO)})
     assert prepared.take(SECOND, TWO) is None
     assert builders.builds[1].future.cancelled(), "its turn would be the last"
 
 
 def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds, builders: Heard) -> None:
-    prepared.prepare({FIRST: of(ONE)})
+    prepared.prepare({(FIRST, "opening"): of(ONE)})
     builders.builds[0].future.set_exception(BuildFailed("ptxas: too many registers"))
     taken = prepared.take(FIRST, ONE)
     assert taken is not None
@@ -88,15 +98,15 @@ def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds,
 
 
 def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds, builders: Heard) -> None:
-    prepared.prepare({FIRST: of(ONE), SECOND: of(ONE)})
+    prepared.prepare({(FIRST, "opening"): of(ONE), (SECOND, "opening"): of(ONE)})
     first, second = (build.future for build in builders.builds)
     with prepared.used(FIRST):
         prepared.prepare({})
         assert (first.cancelled(), second.cancelled()) == (False, True), "the first one's job runs"
-        prepared.prepare({FIRST: of(TWO)})
+        prepared.prepare({(FIRST, "opening"): of(TWO)})
         assert len(builders.builds) == 2, "which needs nothing more"
     assert first.cancelled()
-    prepared.prepare({FIRST: of(TWO)})
+    prepared.prepare({(FIRST, "opening"): of(TWO)})
     assert builders.asked[-1] == (FIRST, TWO)
 
 
@@ -105,7 +115,7 @@ def test_what_was_given_up_while_it_was_looked_for_is_not_begun(prepared: Prepar
         prepared.prepare({})
         return [ONE]
 
-    prepared.prepare({FIRST: meanwhile})
+    prepared.prepare({(FIRST, "opening"): meanwhile})
     assert builders.asked == []
 
 
@@ -113,7 +123,7 @@ def test_a_workbench_takes_what_was_prepared(builders: Heard, prepared: Prepared
     asked: Any = Heard()
     with Workbench(DEVICE, MemoryStore(), processes=asked) as bench:
         bench.prepared = prepared
-        prepared.prepare({FIRST: of(ONE)})
+        prepared.prepare({(FIRST, "opening"): of(ONE)})
         builders.begin()
         begun: Future[Any] = builders.builds[0].future
         assert bench.build(FIRST, ONE) is begun

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
 
+# A problem, and what of it: one problem may be wanted for several reasons, one after the other.
+Wanted = tuple[Gemm, str]
+
+
 class PreparedBuilds:
     """Builds for all devices of one key, in processes that they share with what is asked for: that goes first.
 
@@ -28,20 +32,26 @@ class PreparedBuilds:
         self._pool = BuildPool(device, builders, idle=True)
         self._changing = threading.Lock()
         self._builds: dict[Gemm, dict[Config, Future[Binary]]] = {}
+        self._begun: dict[Gemm, set[str | Config]] = {}
         self._used: set[Gemm] = set()
 
-    def prepare(self, wanted: Mapping[Gemm, Callable[[], Iterable[Config]]]) -> None:
-        """Begin the builds of each of these problems, once, and give up what was begun for any other that waits."""
+    def prepare(self, wanted: Mapping[Wanted, Callable[[], Iterable[Config]]]) -> None:
+        """Begin the builds that are wanted, each once, and give up what was begun for any other problem that waits."""
+        gemms = {gemm for gemm, _ in wanted}
         with self._changing:
-            for gemm in [gemm for gemm in self._builds if gemm not in wanted and gemm not in self._used]:
+            for gemm in [gemm for gemm in self._begun if gemm not in gemms and gemm not in self._used]:
                 self._give_up(gemm)
-            new = [gemm for gemm in wanted if gemm not in self._builds and gemm not in self._used]
-            self._builds |= {gemm: {} for gemm in new}
-        for gemm in new:
-            configs = list(wanted[gemm]())
+            new = [(g, what) for g, what in wanted if what not in self._begun.get(g, ()) and g not in self._used]
+            for gemm, what in new:
+                self._begun.setdefault(gemm, set()).add(what)
+        for gemm, what in new:
+            configs = list(wanted[gemm, what]())
             with self._changing:
-                if (builds := self._builds.get(gemm)) is not None:
-                    builds |= {config: self._pool.submit(gemm, config) for config in configs}
+                if (begun := self._begun.get(gemm)) is None:
+                    continue
+                builds = self._builds.setdefault(gemm, {})
+                builds |= {config: self._pool.submit(gemm, config) for config in configs if config not in begun}
+                begun |= set(configs)
 
     def take(self, gemm: Gemm, config: Config) -> Future[Binary] | None:
         """A build that has begun; one that has not is given up, since it would wait behind all others."""
@@ -66,5 +76,6 @@ class PreparedBuilds:
         self._pool.close()
 
     def _give_up(self, gemm: Gemm) -> None:
+        self._begun.pop(gemm, None)
         for build in self._builds.pop(gemm, {}).values():
             build.cancel()

@@ -1,0 +1,104 @@
+"""A set whose search has no time: every size has its best tried, and no part is served by what is slow there.
+
+The shipped ranking model stands for the GPU: a kernel takes what it expects. Nothing here is a real time.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
+from tirgemm.artifact import Trust, read
+from tirgemm.artifact.manifest import Manifest
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.families import family_named, supporting
+from tirgemm.families.choice import expected_time_us, opening
+from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning import search_loop, sweep
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.sweep import AT_ONCE, Sweep
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.verify.result import Verification
+
+HOPPER = named_device("sm_90a").with_(uuid="GPU-0", index=0)
+SECONDS, EACH = 120.0, 4.0
+RANGE = Gemm.parse("1..512x28672x4096:f16:nt")
+# Between the sizes at which kernels are compared, too.
+SIZES = (1, 5, 13, 34, 55, 89, 144, 233, 300, 377, 512)
+LEAST = 0.85
+
+
+def expected_us(gemm: Gemm, config: Config) -> float:
+    family = family_named(config.family)
+    return expected_time_us(family, config, gemm, HOPPER, "sustained", ranking_model(HOPPER))
+
+
+class Expecting(FakeMeasurer):
+    """Takes as long as the ranking model expects; ``order`` has the problem of every evaluation."""
+
+    def __init__(self, bench: ExpectingBench) -> None:
+        super().__init__(bench)
+        self.clock = bench.clock
+        self.order: list[Gemm] = []
+
+    def manifest(self, package: bytes) -> Manifest:
+        return read(package, Trust.of(self.bench.signer.public)).manifest
+
+    def evaluate(self, package: bytes, regime: str, **_: Any) -> tuple[Verification, SampleSet]:
+        del regime
+        self.clock.now += EACH
+        manifest = self.manifest(package)
+        self.order.append(manifest.gemm)
+        return self._verification(package, "candidate"), SampleSet((expected_us(manifest.gemm, manifest.config),) * 5)
+
+    def time(self, package: bytes, options: RaceOptions, *, against: dict[str, bytes], **_: Any) -> SampleSet:
+        manifests = [self.manifest(each) for each in (package, *against.values())]
+        ours, *others = [(expected_us(each.gemm, each.config),) * 6 for each in manifests]
+        return SampleSet(ours, options.reason, dict(zip(against, others, strict=True)), {"regime": options.regime})
+
+
+class ExpectingBench(FakeBench):
+    def __init__(self) -> None:
+        super().__init__()
+        self.device: Device = HOPPER
+        self.clock = SimpleNamespace(now=0.0)
+        self.pool.processes = 16
+        self.measurer = self.fake = Expecting(self)
+        self.fake.offered = ()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ExpectingBench:
+    made = ExpectingBench()
+    for module in (search_loop, sweep):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.clock.now))
+    return made
+
+
+def test_each_problem_has_its_best_tried_before_any_has_more(bench: ExpectingBench) -> None:
+    gemms = [Gemm(m, 28672, 4096) for m in (64, 144, 233)]
+    tunings = [Tuning(gemm, bench, "sustained", Budget(12, 600.0)) for gemm in gemms]
+    Sweep(tunings, seconds=600.0).run()
+    measurer: Any = bench.measurer
+    begun = measurer.order[: AT_ONCE * len(gemms)]
+    assert {gemm: begun.count(gemm) for gemm in gemms} == dict.fromkeys(gemms, AT_ONCE)
+    assert {gemm: measurer.order.count(gemm) for gemm in gemms} == dict.fromkeys(gemms, 12)
+
+
+def test_no_part_of_a_set_is_served_by_what_is_slow_there(bench: ExpectingBench) -> None:
+    record = tuning_of(RANGE, bench, "sustained", Budget(12, SECONDS)).run()
+    kernels = read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest.kernels
+    for m in SIZES:
+        gemm = RANGE.with_(m=m)
+        served = next(kernel for kernel in kernels if kernel.gemm.m_min <= m <= kernel.gemm.m_max)
+        best = min(expected_us(gemm, c) for c in opening(supporting(gemm, HOPPER), gemm, HOPPER, "sustained", 16))
+        assert best / expected_us(gemm, served.config) >= LEAST, (m, served.config)
