@@ -45,7 +45,7 @@ HERE = Path(__file__).resolve().parent
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
 LEAST_ISOLATED, LEAST_RACES = 50, 2
 # Kernels of an evidence file that are lowered again, unless all are asked for.
-SAMPLED = 2
+SAMPLED = 8
 ORIGIN = ("commit", "at", "source_sha256")
 ENVIRONMENT = ("device", "device_key", "python", "tvm", "torch", "tirgemm", "commit", "date")
 FIELDS = (
