@@ -219,7 +219,9 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
     ) -> CachedKernel | None:
         """What the cache has for a problem: its document, where it came from and how old it is. Nothing is sent."""
         problem, name = as_gemm(gemm, None, None, {}), device_name(device)
-        entry = self.index.find(problem, name, regime, self.url, verified=verify, other_devices=other_devices)
+        entry = self.index.find(
+            problem, name, regime_named(regime), self.url, verified=verify, other_devices=other_devices
+        )
         return entry if entry is not None and self.cache.get(entry.artifact_sha256) is not None else None
 
     def package(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, false, select
 
+from tirgemm.gemm import Regime
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
 from tirgemm.tuning_db.models import BatchItemRow, KernelRow
@@ -121,7 +122,7 @@ def _answers(connection: Connection, batch_id: str) -> dict[int, _Answer]:
     return {number: answers[kernel_id] for number, kernel_id in chosen.items() if kernel_id in answers}
 
 
-def _times(timings: Mapping[str, Any], regime: str) -> tuple[float | None, float | None]:
+def _times(timings: Mapping[str, Any], regime: Regime) -> tuple[float | None, float | None]:
     """The median of a stored kernel, and that of the default in the same run."""
     timing = timings.get(regime)
     if not isinstance(timing, dict):

@@ -15,7 +15,7 @@ from typing import Any
 from tirgemm._client.cache import LOG
 from tirgemm.artifact.regular_file import write_whole
 from tirgemm.errors import ServiceError
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 FORMAT = 1
 MAX_ENTRY_BYTES = 2**20
@@ -29,7 +29,7 @@ class CachedKernel:
 
     gemm: str
     device: str
-    regime: str
+    regime: Regime
     role: str
     artifact_sha256: str
     url: str
@@ -64,7 +64,7 @@ class KernelIndex:
         self.folder = folder
 
     def find(
-        self, gemm: Gemm, device: str, regime: str, url: str, *, verified: bool = True, other_devices: bool = False
+        self, gemm: Gemm, device: str, regime: Regime, url: str, *, verified: bool = True, other_devices: bool = False
     ) -> CachedKernel | None:
         """The entry of a problem in a regime on ``device``, a key or a name; of several that of the service at ``url``,
         then the one fetched last. ``verified``: an unverified build does not count. A kernel that was chosen from
@@ -106,7 +106,7 @@ class KernelIndex:
         except OSError as error:
             LOG.warning("%s is not kept in the cache: %s", path, error)
 
-    def _entries(self, gemm: Gemm, regime: str) -> Iterator[CachedKernel]:
+    def _entries(self, gemm: Gemm, regime: Regime) -> Iterator[CachedKernel]:
         with contextlib.suppress(OSError):
             for path in self.folder.glob(f"{_stem(gemm, regime)}-*.json"):
                 entry = _read(path)
@@ -143,7 +143,7 @@ def _rank(role: str) -> int:
     return _RANK.get(role, -1)
 
 
-def _stem(gemm: Gemm, regime: str) -> str:
+def _stem(gemm: Gemm, regime: Regime) -> str:
     return _digest(f"{gemm} {regime}")
 
 

@@ -14,7 +14,7 @@ from tirgemm._version import __version__
 from tirgemm.artifact import Manifest, Package
 from tirgemm.artifact.regular_file import read_regular, write_whole
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
-from tirgemm.gemm import Gemm, regime_named
+from tirgemm.gemm import Gemm, Regime, regime_named
 
 FORMAT = 1
 MAX_FILE_BYTES = 2**22
@@ -27,7 +27,7 @@ class LockedKernel:
 
     gemm: str
     device: str
-    regime: str
+    regime: Regime
     role: str
     kernel_sha256: str
     artifact_sha256: str
@@ -78,7 +78,7 @@ class LockFile:
         document = {"format": FORMAT, "tirgemm": __version__, "kernels": kernels}
         write_whole(path.absolute(), (json.dumps(document, indent=2) + "\n").encode())
 
-    def named(self, text: str, device: str | None = None, regime: str | None = None) -> LockedKernel:
+    def named(self, text: str, device: str | None = None, regime: Regime | None = None) -> LockedKernel:
         """The kernel of a name, or of a problem in its text form, for a device by its key, kind or architecture, and in
         ``regime`` where there are several.
 
@@ -102,7 +102,7 @@ class LockFile:
         return meant.pop()
 
 
-def locked_of(package: Package, regime: str, role: str) -> LockedKernel:
+def locked_of(package: Package, regime: Regime, role: str) -> LockedKernel:
     """The entry for an artifact, as it is signed; ``regime`` and ``role`` where that does not say."""
     manifest = package.manifest
     return LockedKernel(

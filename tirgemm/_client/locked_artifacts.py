@@ -11,6 +11,7 @@ from tirgemm._client.lock_file import LockFile
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
+from tirgemm.gemm import regime_named
 
 
 class LockedArtifacts:
@@ -50,5 +51,7 @@ class LockedArtifacts:
         """The signed artifact that ``locked_kernel`` loads; ``device`` and ``regime`` choose where a problem is locked
         more than once."""
         read = lock if isinstance(lock, LockFile) else LockFile.read(Path(lock))
-        kernel = read.named(name, None if device is None else device_name(device), regime)
+        kernel = read.named(
+            name, None if device is None else device_name(device), None if regime is None else regime_named(regime)
+        )
         return self._artifacts.locked(kernel, None if folder is None else Path(folder), verify=verify)

@@ -9,7 +9,7 @@ from typing import Any
 from tirgemm.artifact import Manifest
 from tirgemm.device import Device
 from tirgemm.errors import MismatchedArtifact, UnverifiedArtifact
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 
 _PLACE = re.compile(r"cuda(:\d{1,4})?")
 
@@ -21,7 +21,7 @@ class RequestedKernel:
 
     gemm: Gemm
     device: str
-    regime: str
+    regime: Regime
     verify: bool = True
 
     def check(self, manifest: Manifest, document: dict[str, Any], url: str) -> None:
