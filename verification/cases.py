@@ -80,6 +80,7 @@ def problem_features(gemm: Gemm) -> Iterator[Feature]:
     yield "range", gemm.m_min < gemm.m_max
     yield "align", gemm.align
     yield "odd n", gemm.n % 2 == 1
+    yield "invariant", gemm.invariant
     yield "rows of A, of B by 16 bytes", tuple(_rows_by(gemm, name) for name in ("a", "b"))
 
 
@@ -247,6 +248,7 @@ def random_gemm(rng: random.Random, dtypes: tuple[str, ...] = _DTYPES[:2]) -> Ge
     text += f":ldc={n + rng.choice((1, 2, 8))}" if beta and rng.random() < 0.4 else ""
     text += f":act={rng.choice(ACTIVATIONS[1:])}" if rng.random() < 0.4 else ""
     text += ":deterministic" if rng.random() < 0.2 else ""
+    text += ":invariant" if rng.random() < 0.15 else ""
     try:
         gemm = Gemm.parse(text)
     except InvalidGemm:
