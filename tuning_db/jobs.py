@@ -230,18 +230,19 @@ class JobQueue(ClockedTables):
             connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
             return job_of(require_job(connection, row.id))
 
-    def upcoming(self, device_keys: Sequence[str], limit: int, *, bare: bool = False) -> list[Job]:
-        """The first jobs of these devices that wait, in the order of claims; with ``bare`` those without a fallback."""
+    def upcoming(
+        self, device_keys: Sequence[str], limit: int, *, bare: bool = False, skip: Collection[str] = ()
+    ) -> list[Job]:
+        """The first jobs of these devices that wait, in the order of claims; ``bare``: those without a fallback."""
         with self.db.read() as connection:
-            return upcoming_jobs(connection, device_keys, self._now(connection), limit, bare=bare)
+            return upcoming_jobs(connection, device_keys, self._now(connection), limit, bare=bare, skip=skip)
 
     def claim_fallback(
         self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()
     ) -> Job | None:
-        """Take the first job of these devices that waits and has no fallback, to build that alone.
+        """Take the first job of these devices that waits and has no fallback, to build that alone; none of ``skip``.
 
-        It stays queued, held under a lease: nobody else builds its fallback or claims it until ``release``, or until
-        the lease has run out. ``skip`` names jobs to pass over.
+        It stays queued: nobody else builds its fallback or claims it until ``release``, or the lease has run out.
         """
         pending = (*_WAITS, JobRow.fallback_id.is_(None), JobRow.device_key.in_(list(device_keys)))
         wanted = select(JobRow.id).where(*pending, JobRow.id.not_in(list(skip))).order_by(*QUEUE_ORDER).limit(1)

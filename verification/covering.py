@@ -126,6 +126,7 @@ def _small_gemm(rng: random.Random, *, plain: bool, dtypes: tuple[str, ...]) -> 
     if not plain:
         text += "".join(f":{part}" for part in ("alpha", "beta", "bias") if rng.random() < 0.3)
         text += f":act={rng.choice(ACTIVATIONS)}" if rng.random() < 0.4 else ""
+    text += ":invariant" if rng.random() < 0.2 else ""
     try:
         return Gemm.parse(text)
     except InvalidGemm:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError
+from tirgemm.errors import Cancelled, DeviceUnavailable, StoreError, TirgemmError
 from tirgemm.events import EventHandler
 from tirgemm.tuning.process.child_rpc import allow_torch, without_torch
 from tirgemm.tuning.records import KernelRecord
@@ -41,7 +41,11 @@ class Engine(Protocol):
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
         """Begin what the first of the jobs that wait will begin with, and the fallbacks of those that are ``bare`` of
-        one, where that disturbs nobody."""
+        one, in processes that nothing else is to be built by."""
+        ...
+
+    def holding(self, request: JobRequest) -> AbstractContextManager[None]:
+        """Within the block this job runs: what was prepared for it is kept, and what is left is given up behind it."""
         ...
 
     def fallback(
@@ -145,9 +149,14 @@ class TuningEngine:
         if self._prepared is None or self._opened is None:
             return
         next_ones = self._mine(waiting)[: 1 + len(self._alike())]  # of which any may be taken by any of them
-        fallbacks = {(one.gemm, "fallback"): partial(self._first, one, _defaults) for one in self._mine(bare)}
-        openings = {(one.gemm, "opening"): partial(self._first, one, _openings) for one in next_ones}
+        fallbacks = {
+            (one.gemm, f"fallback {one.live_key}"): partial(self._first, one, _defaults) for one in self._mine(bare)
+        }
+        openings = {(one.gemm, f"opening {one.live_key}"): partial(self._first, one, _openings) for one in next_ones}
         self._prepared.prepare(fallbacks | openings)
+
+    def holding(self, request: JobRequest) -> AbstractContextManager[None]:
+        return nullcontext() if self._prepared is None else self._prepared.held(request.gemm)
 
     def _mine(self, requests: Sequence[JobRequest]) -> list[JobRequest]:
         return [request for request in requests if request.device.key == self._device.key]
@@ -155,6 +164,8 @@ class TuningEngine:
     def _first(self, request: JobRequest, of: Callable[[Tuning], list[Config]]) -> list[Config]:
         try:
             return of(self._tuning(request, threading.Event(), None, tvm=True))
+        except StoreError:
+            raise
         except TirgemmError:  # as the job itself will say, to the one who asked for it
             return []
 
@@ -167,7 +178,7 @@ class TuningEngine:
     def tune(
         self, request: JobRequest, on_event: EventHandler, cancel: threading.Event, between_batches: Callable[[], None]
     ) -> KernelRecord:
-        with self._at_work(), nullcontext() if self._prepared is None else self._prepared.used(request.gemm):
+        with self._at_work():
             return self._tuning(request, cancel, on_event, between_batches, tvm=True).run()
 
     def cross_compile(self, request: JobRequest, on_event: EventHandler, cancel: threading.Event) -> KernelRecord:

@@ -156,7 +156,11 @@ class JobRunner:
         logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
         view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
         try:
-            with spans.under(job.traceparent), spans.span("job", job=job.id, gemm=str(job.request.gemm)):
+            with (
+                spans.under(job.traceparent),
+                spans.span("job", job=job.id, gemm=str(job.request.gemm)),
+                self._engine.holding(job.request),
+            ):
                 kernel = self._answer(job, lease, view)
         except Cancelled:
             self._interrupted(job, lease)
@@ -227,10 +231,13 @@ class JobRunner:
     def _serve_waiting(self, lease: Lease) -> None:
         """What is done for the jobs that wait, between two batches of the one that runs under ``lease``."""
         try:
-            waiting, bare = (self._queue.upcoming(self._keys, NEXT_JOBS, bare=only) for only in (False, True))
+            waiting = self._queue.upcoming(self._keys, NEXT_JOBS)
+            bare = self._queue.upcoming(self._keys, NEXT_JOBS, bare=True, skip=self._hopeless)
             self._engine.prepare([job.request for job in waiting], [job.request for job in bare])
         except StoreError as error:
             logger.warning("the jobs that wait: %s: %s", error.code, error)
+        except Exception:  # of another job, which will say so itself
+            logger.exception("the jobs that wait: nothing is prepared for them")
         self._build_pending(lease)
 
     def _build_pending(self, lease: Lease) -> None:
@@ -263,6 +270,9 @@ class JobRunner:
                 # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
                 self._hopeless.add(job.id)
                 logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
+            except Exception:
+                self._hopeless.add(job.id)
+                logger.exception("job %s, which waits: its default kernel failed", job.id)
             finally:
                 self._queue.release(job.id, self.name)
 

@@ -37,9 +37,10 @@ class LocalFleet:
         cpu_lock = next((device.lock_key for device in chosen if device.kind == "cpu"), "")
         self._builds = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir)
         imports = TunerImports()
-        self._prepared = {device.key: PreparedBuilds(device, self._builds) for device in chosen}
+        # Beside a CPU every build keeps that from being measured on: none is begun before it is needed.
+        self._prepared = {} if cpu_lock else {device.key: PreparedBuilds(device, self._builds) for device in chosen}
         self._engines = [
-            TuningEngine(device, self._open_bench, imports, self.engines, self._prepared[device.key])
+            TuningEngine(device, self._open_bench, imports, self.engines, self._prepared.get(device.key))
             for device in chosen
         ]
 

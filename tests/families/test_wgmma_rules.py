@@ -81,6 +81,33 @@ def cut(text: str, **changes: Value) -> Plan:
         ("128x4096x4096:f16:nt", {"reduction": "kernel", "group": 1}, "split", "no parts"),
         ("128x576x8192:f16:nt", {"split": 16, "tile_n": 192, "group": 1}, "split", "8 blocks of a cluster"),
         ("128x4096x4096:f16:nt", {"split": 2, "tile_n": 256, "stages": 2, "group": 1}, "split", "131072 bytes"),
+        ("1024x576x7168:f16:nt", {"split": 4, "reduction": "block"}, "split", "only invariant rows need them"),
+        ("4096x576x7168:f16:nt:invariant", {"split": 4, "reduction": "block"}, None, ""),
+        ("4096x576x7168:f16:nt:invariant", {"split": 4, "reduction": "block", "cluster_n": 2}, None, ""),
+        (
+            "9000x576x7168:f16:nt:invariant",
+            {"tile_m": 64, "split": 4, "reduction": "block", "schedule": "pingpong"},
+            None,
+            "",
+        ),
+        (
+            "9000x576x7168:f16:nt:invariant",
+            {"split": 4, "reduction": "block", "schedule": "pingpong"},
+            "accumulators",
+            "128 registers of accumulators",
+        ),
+        (
+            "4096x576x7168:f16:nt:invariant",
+            {"tile_n": 208, "split": 4, "reduction": "block", "stages": 3},
+            "accumulators",
+            "leave room for 88",
+        ),
+        (
+            "9000x576x7168:f16:nt:invariant",
+            {"tile_n": 72, "split": 4, "reduction": "block", "resident": 2, "stages": 2},
+            "accumulators",
+            "leave room for",
+        ),
     ],
 )
 def test_rules_reject_what_cannot_work_or_win(

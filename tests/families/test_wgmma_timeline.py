@@ -29,6 +29,7 @@ _COMPILED: dict[str, dict[str, Value]] = {
     "8192x8192x8192:f16:nt": {"tile_m": 256, "stages": 3},
     "1024x2048x1020:bf16:nt": {"tile_m": 64, "tile_n": 64, "load": "copy", "epilogue": "direct"},
     "64x1536x8192:f16:nt": {"tile_m": 64, "tile_n": 64, "split": 4, "group": 1},
+    "4096x576x7168:f16:nt:invariant": {"tile_n": 144, "stages": 5, "split": 4, "reduction": "block"},
 }
 
 

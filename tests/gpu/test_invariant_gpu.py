@@ -54,15 +54,17 @@ def backend() -> Any:
 
 
 def configs(gemm: Gemm) -> list[Config]:
-    """The default, and random ones that the rules accept."""
+    """The default, random ones that the rules accept, and of these one of every way to add parts."""
     (family,), rng = supporting(gemm, GPUS[0]), random.Random(str(gemm))
     space = family.space(gemm, GPUS[0])
     drawn = (space.at(rng.randrange(space.size)) for _ in range(20_000))
     valid = (config for config in drawn if rejected(family, gemm, config, GPUS[0]) is None)
-    return [
-        family.default(gemm, GPUS[0], "sustained"),
-        *(config for _, config in zip(range(DRAWN), valid, strict=False)),
-    ]
+    chosen: dict[object, Config] = {}
+    for number, config in enumerate(valid):
+        way = dict(config.knobs).get("reduction", "whole")
+        if number < DRAWN or way not in chosen:
+            chosen[number if way in chosen else way] = config
+    return [family.default(gemm, GPUS[0], "sustained"), *chosen.values()]
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,19 @@ NAMED = (
         "tile_m=64 tile_n=64 stages=4 split=3 reduction=cluster epilogue=direct group=4",
     ),
     ("4099x4104x72:bf16:nt", "tile_m=128 tile_n=256 stages=4 epilogue=tma group=8 eviction=first_last"),
+    ("4096x576x7168:f16:nt:invariant", "tile_m=128 tile_n=144 stages=5 split=4 reduction=block epilogue=tma group=8"),
+    (
+        "4000x577x7168:bf16:nn:ldb=584:bias:invariant",
+        "tile_m=64 tile_n=192 stages=3 schedule=pingpong split=4 reduction=block epilogue=staged group=8",
+    ),
+    (
+        "1..4096x576x4104:f16:tn:lda=4096:ldb=4104:invariant",
+        "tile_m=128 tile_n=96 stages=4 cluster_n=2 split=4 reduction=block epilogue=tma group=4",
+    ),
+    (
+        "2100x2112x2056:f16:nt:acc=f16:out=f32:invariant",
+        "tile_m=128 tile_n=96 stages=4 split=2 reduction=block epilogue=direct group=4",
+    ),
 )
 # Rows of A or of B that TMA does not take, for every way to load that the family offers for them.
 UNALIGNED = (

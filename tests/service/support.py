@@ -89,6 +89,7 @@ class ScriptedEngine:
     calls: list[tuple[str, str]] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
     fail_with: Exception | None = None
     events: queue.SimpleQueue[TuningEvent] = field(default_factory=queue.SimpleQueue)
 
@@ -108,6 +109,12 @@ class ScriptedEngine:
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
         self.prepared = [str(request.gemm) for request in waiting]
         self.bare = [str(request.gemm) for request in bare]
+
+    @contextmanager
+    def holding(self, request: JobRequest) -> Iterator[None]:
+        self.held.append(str(request.gemm))
+        yield
+        self.held.remove(str(request.gemm))
 
     def fallback(
         self,

@@ -161,6 +161,34 @@ def test_a_job_that_shipped_records_answer_ends_without_a_search(
     assert [call for call in engine.calls if call[0] == "tune"] == [("tune", "131x67x31:f16:nt")]
 
 
+@pytest.mark.parametrize("broken", ["prepare", "fallback"])
+def test_what_no_engine_may_do_with_a_job_that_waits_costs_the_running_one_nothing(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    fallback = engine.fallback
+
+    def prepare(_waiting: object, bare: Sequence[JobRequest]) -> None:
+        if broken == "prepare":
+            raise ZeroDivisionError("of a job that waits")
+        engine.bare = [str(request.gemm) for request in bare]
+
+    def fallback_of(request: JobRequest, cancel: threading.Event, _on_event: object = None) -> KernelRecord:
+        if broken == "fallback" and request.gemm.m == 131:
+            raise ZeroDivisionError("of a job that waits")
+        return fallback(request, cancel)
+
+    monkeypatch.setattr(engine, "prepare", prepare)
+    monkeypatch.setattr(engine, "fallback", fallback_of)
+    running, waiting = submit(queue), submit(queue, "131x67x31")
+    assert JobRunner(queue, engine.store, engine, "one").run_one()
+    assert job_of(queue, running).status == "done"
+    assert (job_of(queue, waiting).status, job_of(queue, waiting).owner) == ("queued", None)
+    assert engine.bare == [], "what cannot be built is not prepared either"
+    assert engine.held == []
+
+
 def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

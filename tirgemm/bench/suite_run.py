@@ -277,11 +277,11 @@ class Bench:
         distinct = {
             entrant.name: entrant for entrant in (field.default, chosen, *(a.entrant for a in field.answers.values()))
         }
-        budget = None if shape.tuning is None else shape.tuning.budget
-        beside = unrestricted(self.workbench, shape.gemm, regime := shape.work.regime, budget)
+        regime = shape.work.regime
+        conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
+        beside = self._unrestricted(shape, conditions)
         reports = self.contest.report(shape.gemm, list(distinct.values()), regime, self.options.races, beside)
         failed = {name: error for report in reports for name, error in report.failed.items()}
-        conditions: dict[str, Any] = {"read_gbps": self._stream(shape.work.file)}
         raced = [entrant.name for entrant in (field.default, *field.rivals)]
         conditions["entrants"] = [name for name in raced if name in selection.samples or name in reports[0].samples]
         if selection.samples:
@@ -304,6 +304,21 @@ class Bench:
                 row = self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions)
                 rows.append(row if answer is None or answer.seconds is None else row | {"seconds": answer.seconds})
         return rows
+
+    def _unrestricted(self, shape: _Shape, conditions: dict[str, Any]) -> dict[str, Entrant]:
+        """Our kernel without ``invariant``, as the invariant one is made; one that fails is left out, and the
+        ``conditions`` say why."""
+        tuning = None
+        if shape.tuning is not None and shape.gemm.invariant:
+            make = self._tuning(shape.work, shape.gemm.with_(invariant=False))
+            tuning = make(self.workbench, shape.tuning.budget)
+        try:
+            return unrestricted(self.workbench, shape.gemm, shape.work.regime, tuning)
+        except TirgemmError as error:
+            if error.outcome is None:
+                raise
+            conditions["unrestricted_failed"] = f"{error.code}: {error}"
+            return {}
 
     def _field(self, shape: _Shape, variants: Sequence[str]) -> _Field:
         """The kernels of a shape, each verified. Raises what the default fails with."""

@@ -13,7 +13,7 @@ from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.set_tuning import tuned_record
 
 if TYPE_CHECKING:
-    from tirgemm.tuning.budget import Budget
+    from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.workbench import Workbench
 
 NAME = "unrestricted"
@@ -21,18 +21,18 @@ NAME = "unrestricted"
 _TRIES = 8
 
 
-def unrestricted(workbench: Workbench, gemm: Gemm, regime: Regime, budget: Budget | None) -> dict[str, Entrant]:
+def unrestricted(workbench: Workbench, gemm: Gemm, regime: Regime, tuning: Tuning | None) -> dict[str, Entrant]:
     """By its name, the problem's kernel without ``invariant``; nothing where the problem is not invariant.
 
-    With a ``budget`` it is tuned within that, as the invariant one is. Without one it is the fastest recorded config,
-    or where none is recorded the default. Raises what its tuning or its build fails with.
+    It is what ``tuning``, of the problem without ``invariant``, finds. Where that is None it is the fastest recorded
+    config, or where none is recorded the default. Raises what its tuning or its build fails with.
     """
     if not gemm.invariant:
         return {}
-    plain, device = gemm.with_(invariant=False), workbench.device
-    if budget is not None:
-        record = tuned_record(plain, workbench, regime, budget)
+    if tuning is not None:
+        record = tuned_record(tuning)
         return {NAME: Entrant(record.config, workbench.store.get_blob(record.artifact_sha256))}
+    plain, device = gemm.with_(invariant=False), workbench.device
     families = {family.name: family for family in supporting(plain, device)}
     known = fastest(known_candidates(workbench.store, plain, device, regime), _TRIES)
     offered = [

@@ -156,7 +156,7 @@ class WithLoadWaits(Protocol):
 
 @runtime_checkable
 class WithDerivedKnobs(Protocol):
-    """A family whose config says by other knobs what most say by ``thread_m``, ``thread_n`` or ``stages``."""
+    """A family whose config says by other knobs what most say by ``thread_m``, ``stages`` or ``split``."""
 
     def derived_knobs(self, config: Config) -> Mapping[str, Value]:
         """Knobs of the usual names for the cost model, in addition to the config's."""

@@ -120,9 +120,9 @@ class SearchLoop:
     @property
     def batch(self) -> int:
         """How many candidates to propose next."""
-        if self.only:
-            return self.only
         left = self.limit - self.trials
+        if self.only:
+            return min(left, self.at_once or self.only)
         if self.search.model.learns:
             return max(1, min(BATCH, left // 4))
         first = len(self.search.first())

@@ -21,7 +21,7 @@ from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import Budget, covers, is_within_default
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition, servers
 from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
@@ -72,13 +72,11 @@ def tuning_of(
     )
 
 
-def tuned_record(gemm: Gemm, workbench: Workbench, regime: Regime, budget: Budget) -> KernelRecord:
-    """The answer for a problem: the store's where its search covers the budget, else what a tuning finds now. Raises
-    what ``Tuning.run`` raises."""
-    record = workbench.store.kernel(gemm, workbench.device.key, regime)
-    if record is None or not covers(record, budget):
-        record = tuning_of(gemm, workbench, regime, budget).run()
-    return record
+def tuned_record(tuning: Tuning) -> KernelRecord:
+    """The answer for a problem: the store's where its search covers the tuning's budget, else what the tuning finds
+    now. Raises what ``Tuning.run`` raises."""
+    record = tuning.stored()
+    return record if record is not None and covers(record, tuning.budget) else tuning.run()
 
 
 class SetTuning(Tuning):
@@ -116,10 +114,8 @@ class SetTuning(Tuning):
         losses = [self._losses(tuning) for tuning in tunings if not self._stopped()]
         if self._stopped():
             return super().improved(known)
-        configs = dict.fromkeys(config for best in offered.values() for config in best)
-        # Where a size was hardly searched its default may be better than all that is offered from elsewhere.
-        configs |= dict.fromkeys(min(loss, key=lambda config: loss[config].ratio) for loss in losses)
-        members = self._members([tuning.gemm.m_max for tuning in tunings], losses, list(configs), summary)
+        configs = servers((config for best in offered.values() for config in best), losses)
+        members = self._members([tuning.gemm.m_max for tuning in tunings], losses, configs, summary)
         if members is None:
             return super().improved(known)
         record = set_record(self, members, summary.trials)

@@ -14,7 +14,7 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, borders, partition
+from tirgemm.tuning.kernel_set.partition import Loss, borders, partition, servers
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times
@@ -60,7 +60,8 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
         losses.append(losses_at(times, _raced(offer.candidates, times), tuning.seed))
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
-    return _parts(tuning, whole, sizes, losses, [config for config in configs if config not in without])
+    able = [config for config in servers(configs, losses) if config not in without]
+    return _parts(tuning, whole, sizes, losses, able)
 
 
 def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary) -> KernelRecord | None:

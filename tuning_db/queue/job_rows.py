@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -127,11 +127,18 @@ def require_job(connection: Connection, job_id: str) -> Row[Any]:
 
 
 def upcoming_jobs(
-    connection: Connection, device_keys: Sequence[str], now: float, limit: int, *, bare: bool
+    connection: Connection,
+    device_keys: Sequence[str],
+    now: float,
+    limit: int,
+    *,
+    bare: bool,
+    skip: Collection[str],
 ) -> list[Job]:
     """The first ``limit`` queued jobs of these devices whose window is open, also those whose fallback is being built;
-    only those without a fallback where they are to be ``bare`` of one."""
+    only those without a fallback where they are to be ``bare`` of one, and none of ``skip``."""
     waiting = [JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), window_open(now)]
+    waiting.append(JobRow.id.not_in(list(skip)))
     if bare:
         waiting.append(JobRow.fallback_id.is_(None))
     wanted = select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit)

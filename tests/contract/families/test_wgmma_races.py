@@ -53,6 +53,14 @@ _CASES: dict[str, dict[str, Value]] = {
     "1..120x40x456:f16:nt": {"tile_m": 128, "tile_n": 24},
     "1..64x72x520:bf16:nt:batch=2": {"tile_n": 64, "swap": 1, "schedule": "pingpong"},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
+    "200x40x4104:f16:nt:acc=f16:invariant": {"split": 4, "reduction": "block", "schedule": "pingpong"},
+    "200x40x4160:bf16:tn:out=f32:bias:invariant": {
+        "split": 4,
+        "reduction": "block",
+        "cluster_n": 2,
+        "tile_m": 128,
+        "epilogue": "direct",
+    },
 }
 # Without which the same is still said: either of two fences makes the barriers known, the last arrivals nobody waits
 # for.
@@ -198,5 +206,7 @@ def test_committed_rows_miss_only_mutants_that_say_the_same() -> None:
         ("producer", _RELEASE),
         # The consumers' barrier of a split in a cluster, where there is one consumer.
         *(("epilogue", what) for what in (_LAST, _RELEASE, "bar.sync removed")),
+        # One chunk of one tile: no store before it reads the buffer.
+        *(("epilogue", f"cp.async.bulk.wait_group.read 1 {what}") for what in ("removed", "weakened")),
     }
     assert {row["status"] for row in rows if not row["mutant"]} == {"passed"}

@@ -29,6 +29,7 @@ _CASES: dict[str, dict[str, Value]] = {
     "77x45x127:f16:nt": {"load": "copy", "epilogue": "staged"},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
     "100x40x1100:bf16:nn:ldb=40:lda=1104": {"split": 4, "epilogue": "direct", "tile_m": 128},
+    "200x40x4104:f16:nt:invariant": {"split": 4, "reduction": "block", "schedule": "pingpong"},
 }
 _SEEDS = (0, 5)
 
@@ -39,7 +40,7 @@ def _plan(text: str, changes: dict[str, Value]) -> Plan:
 
 def _steps_of(cut: Plan, block: int, tile: int) -> int:
     """Steps of k of a tile, of the part that the block or the tile is about."""
-    if cut.split == 1:
+    if cut.cluster.parts == 1:
         return cut.grid.steps
     tiles = evaluate(cut.grid.tiles_m, cut.gemm.m_max) * evaluate(cut.grid.tiles_n, cut.gemm.m_max)
     part = block % cut.split if cut.cluster.adds_parts else tile // tiles // cut.gemm.batch
@@ -53,6 +54,11 @@ def _expected(cut: Plan, track: Track, tile: int) -> list[tuple[str, int]]:
         inside = [(kind, step) for step in steps for kind in ("wait", "load")]
     else:
         inside = [(kind, step) for step in steps for kind in ("wait", "multiply")] + [("drain", 0)]
+        if cut.cluster.adds_in_turn:
+            ends = [step for step in steps if (step + 1) % cut.grid.split_steps == 0 and step + 1 < cut.grid.steps]
+            for step in reversed(ends):
+                inside.insert(2 * (step + 1), ("add", 0))
+            inside.append(("add", 0))
         if cut.warpgroups.pingpong:
             inside.insert(0, ("turn", 0))
         stores = True

@@ -41,6 +41,7 @@ class JobOrderContract(QueueFixtures):
         assert [job.id for job in queue.upcoming(KEYS, 8)] == [built.id, second, low], "its fallback is being built"
         queue.set_fallback(second, SqlStore(database).put_kernel(kernel("fallback")).id)
         assert [job.id for job in queue.upcoming(KEYS, 8, bare=True)] == [built.id, low]
+        assert [job.id for job in queue.upcoming(KEYS, 8, bare=True, skip={built.id})] == [low]
         assert queue.upcoming(["another key"], 8) == []
         clock.now += 14 * HOUR
         assert [job.id for job in queue.upcoming(KEYS, 1)] == [night]

@@ -202,10 +202,13 @@ def test_engines_of_one_kind_prepare_a_job_for_each_of_them() -> None:
     first = Tuning(waiting[0].gemm, open_bench(gpus[0]), budget=waiting[0].budget).openings()
     assert len(first) >= Effort.QUICK.first
     assert builders.asked == [(waiting[0].gemm, config) for config in first], "of two, one builds but its default"
-    engines[1].tune(waiting[0], lambda _event: None, threading.Event(), lambda: None)
-    assert all(build.future.cancelled() for build in builders.builds), "what it had no use for is given up"
+    with engines[1].holding(waiting[0]):
+        engines[0].prepare(waiting[1:], [])
+        assert not any(build.future.cancelled() for build in builders.builds[: len(first)]), "its job runs elsewhere"
+        engines[1].tune(waiting[0], lambda _event: None, threading.Event(), lambda: None)
+    assert all(build.future.cancelled() for build in builders.builds[: len(first)]), "what is left is given up"
     engines[1].prepare(waiting[1:], waiting[2:])
-    asked = builders.asked[len(first) :]
+    asked = [build for build in builders.asked if build[0] != waiting[0].gemm]
     assert {gemm for gemm, _ in asked} == {waiting[2].gemm, waiting[3].gemm}
     default = Tuning(waiting[3].gemm, open_bench(gpus[0])).default()[1]
     assert [config for gemm, config in asked if gemm == waiting[3].gemm] == [default], "that is two jobs away"

@@ -278,17 +278,39 @@ def test_devices_that_share_processes_take_turns(shared: BuildProcesses, tmp_pat
     assert ended.index("few") <= 2, "one asker does not wait for all that another has asked for"
 
 
-def test_what_is_built_in_idle_time_waits_for_all_others(shared: BuildProcesses, tmp_path: Path) -> None:
-    ended: list[str] = []
-    with BuildPool(DEVICE, shared, idle=True) as idle, BuildPool(DEVICE, shared) as asked:
-        first = asked.submit(GEMM, config(f"behind {tmp_path / 'gate'}"))
-        builds = [idle.submit(GEMM, config("idle")), *(asked.submit(GEMM, config(f"asked {i}")) for i in range(3))]
-        for future in builds:
-            future.add_done_callback(lambda done: ended.append(done.result()[0]))
-        (tmp_path / "gate").touch()
-        for future in (first, *builds):
+@pytest.fixture
+def two(tmp_path: Path, pool: BuildPool) -> Iterator[BuildProcesses]:
+    assert pool.processes == 1  # the fixture has planted the builder
+    processes = BuildProcesses(2, lock_dir=tmp_path / "locks", builder="planted_builder:build")
+    yield processes
+    processes.close()
+
+
+def test_what_is_built_in_idle_time_waits_for_all_that_is_asked_for(two: BuildProcesses, tmp_path: Path) -> None:
+    gates = [tmp_path / f"gate {number}" for number in range(3)]
+    with BuildPool(DEVICE, two, idle=True) as idle, BuildPool(DEVICE, two) as asked:
+        first, second = (asked.submit(GEMM, config(f"behind {gate}")) for gate in gates[:2])
+        spare = idle.submit(GEMM, config("spare"))
+        third = asked.submit(GEMM, config(f"behind {gates[2]}"))
+        gates[0].touch()
+        until(third.running)
+        assert not spare.running()
+        for gate in gates:
+            gate.touch()
+        for future in (first, second, third, spare):
             future.result(PATIENCE_S)
-    assert ended == ["asked 0", "asked 1", "asked 2", "idle"]
+
+
+def test_idle_time_is_half_of_the_processes(two: BuildProcesses, tmp_path: Path) -> None:
+    gates = [tmp_path / f"gate {number}" for number in range(2)]
+    with BuildPool(DEVICE, two, idle=True) as idle, BuildPool(DEVICE, two) as asked:
+        first, second = (idle.submit(GEMM, config(f"behind {gate}")) for gate in gates)
+        until(first.running)
+        assert asked.submit(GEMM, config("asked")).result(PATIENCE_S)[0] == "asked"
+        assert not second.running()
+        for gate in gates:
+            gate.touch()
+        second.result(PATIENCE_S)
 
 
 def test_processes_outlive_a_device_that_shares_them(shared: BuildProcesses) -> None:

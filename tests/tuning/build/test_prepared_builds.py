@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tirgemm.config import Config
-from tirgemm.errors import BuildFailed
+from tirgemm.errors import BuildFailed, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.prepared import PreparedBuilds
@@ -79,7 +79,7 @@ def test_what_is_wanted_of_a_problem_twice_is_built_once(prepared: PreparedBuild
 def test_a_job_takes_what_has_begun_and_asks_anew_for_the_rest(prepared: PreparedBuilds, builders: Heard) -> None:
     prepared.prepare({(FIRST, "opening"): of(ONE)})
     builders.begin()
-    with prepared.used(FIRST):
+    with prepared.held(FIRST):
         assert prepared.take(FIRST, ONE) is builders.builds[0].future
         assert prepared.take(FIRST, ONE) is None, "it is taken once"
         assert prepared.take(FIRST, TWO) is prepared.take(SECOND, ONE) is None
@@ -100,7 +100,7 @@ def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds,
 def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds, builders: Heard) -> None:
     prepared.prepare({(FIRST, "opening"): of(ONE), (SECOND, "opening"): of(ONE)})
     first, second = (build.future for build in builders.builds)
-    with prepared.used(FIRST):
+    with prepared.held(FIRST):
         prepared.prepare({})
         assert (first.cancelled(), second.cancelled()) == (False, True), "the first one's job runs"
         prepared.prepare({(FIRST, "opening"): of(TWO)})
@@ -108,6 +108,28 @@ def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds
     assert first.cancelled()
     prepared.prepare({(FIRST, "opening"): of(TWO)})
     assert builders.asked[-1] == (FIRST, TWO)
+
+
+def test_two_jobs_of_a_problem_hold_what_was_begun_for_it_until_both_have_ended(
+    prepared: PreparedBuilds, builders: Heard
+) -> None:
+    prepared.prepare({(FIRST, "one job"): of(ONE), (FIRST, "another job"): of(ONE, TWO)})
+    assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
+    with prepared.held(FIRST):
+        with prepared.held(FIRST):
+            pass
+        assert not any(build.future.cancelled() for build in builders.builds)
+    assert all(build.future.cancelled() for build in builders.builds)
+
+
+def test_what_could_not_be_asked_for_is_asked_for_again(prepared: PreparedBuilds, builders: Heard) -> None:
+    def broken() -> Iterable[Config]:
+        raise StoreError("the database is gone")
+
+    with pytest.raises(StoreError):
+        prepared.prepare({(FIRST, "opening"): broken})
+    prepared.prepare({(FIRST, "opening"): of(ONE)})
+    assert builders.asked == [(FIRST, ONE)]
 
 
 def test_what_was_given_up_while_it_was_looked_for_is_not_begun(prepared: PreparedBuilds, builders: Heard) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tirgemm.config import Config, Space
+from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.expr import evaluate
@@ -21,6 +21,7 @@ from tirgemm.families.wgmma import heuristic
 from tirgemm.families.wgmma.estimate import load_waits
 from tirgemm.families.wgmma.planning import repacking
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, copies_of
+from tirgemm.families.wgmma.planning.names import BLOCK
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.families.wgmma.rules import RULES
@@ -77,6 +78,10 @@ class Wgmma:
         self, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
     ) -> list[Config]:
         return heuristic.shortlist(gemm, device, regime, count, trained=trained)
+
+    def derived_knobs(self, config: Config) -> dict[str, Value]:
+        """As parts of k count those that different blocks compute."""
+        return {"split_k": 1 if config["reduction"] == BLOCK else config["split"]}
 
     def tile_work(self, gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
         return tile_work(gemm, configs, device)

@@ -81,7 +81,7 @@ class BuildPool(Closing):
                 self.timeout_s,
                 self._abandoned,
                 self._waits,
-                spans.traceparent(),
+                None if self._idle else spans.traceparent(),  # no part of the job that runs meanwhile
                 self._idle,
             )
             self._builders.submit(self, build)

@@ -79,7 +79,8 @@ class BuildProcesses:
     """At most ``count`` processes (default: one a usable hardware thread) that every asker's builds share, in turns:
     none waits for all that another has asked for.
 
-    There are as many as builds have been asked for at a time: to start one takes a processor second.
+    There are as many as builds have been asked for at a time: to start one takes a processor second. Builds of idle
+    time have half of them at most, so that what is asked for meanwhile finds some free.
     ``cpu_lock`` is the key of the lock that a process holds, shared, while it works: where this host measures on its
     CPU, nothing builds meanwhile. ``builder`` names the function that compiles, as ``module:function`` called with
     (gemm, config, device).
@@ -90,9 +91,9 @@ class BuildProcesses:
     ) -> None:
         self.count = count or len(os.sched_getaffinity(0))
         self._arguments = (builder, cpu_lock, str(lock_dir or default_lock_dir()))
-        self._queue = _TurnQueue()
+        self._queue = _TurnQueue(self.count // 2)
         self._threads: list[threading.Thread] = []
-        self._unfinished: list[Future[Binary]] = []
+        self._unfinished: list[Build] = []
         self._closing = threading.Event()
         self._starting = threading.Lock()
 
@@ -104,8 +105,9 @@ class BuildProcesses:
     def submit(self, asker: Hashable, build: Build) -> None:
         """Compile when it is the ``asker``'s turn; the build's future has what comes of it."""
         with self._starting:
-            self._unfinished = [each for each in self._unfinished if not each.done()] + [build.future]
-            self._start_threads(min(self.count, len(self._unfinished)))
+            self._unfinished = [each for each in self._unfinished if not each.future.done()] + [build]
+            idle = sum(each.idle for each in self._unfinished)
+            self._start_threads(min(self.count, len(self._unfinished) - idle + min(idle, self._queue.most_idle)))
             self._queue.put(asker, build)
 
     def close(self) -> None:
@@ -137,6 +139,7 @@ class BuildProcesses:
             if given_up.is_set():
                 future.cancel()
             if not future.set_running_or_notify_cancel():
+                self._queue.ended(build)
                 continue
             try:
                 if child is None or not child.alive:
@@ -152,6 +155,7 @@ class BuildProcesses:
                 future.set_exception(error)
             except Exception as error:
                 future.set_exception(BuildFailed(f"build process: {type(error).__name__}: {error}"))
+            self._queue.ended(build)
             if child is not None and not child.alive and not given_up.is_set():
                 with contextlib.suppress(OSError, RuntimeError):  # so that its imports are done by the next build
                     child = self._replace(child)
@@ -197,11 +201,14 @@ class BuildProcesses:
 
 
 class _TurnQueue:
-    """Builds by asker, first in first out of each, one of every asker in turn; those of idle time last."""
+    """Builds by asker, first in first out of each, one of every asker in turn; those of idle time last, and at most
+    ``most_idle`` of them at a time. What ``get`` gave is to be told when it has ``ended``."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_idle: int) -> None:
+        self.most_idle = most_idle
         self._changed = threading.Condition()
         self._waiting: dict[Hashable, deque[Build]] = {}
+        self._idle = 0
         self._closed = False
 
     def put(self, asker: Hashable, build: Build) -> None:
@@ -212,17 +219,31 @@ class _TurnQueue:
     def get(self) -> Build | None:
         """The next build, once there is one; None when the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            if not self._waiting:
+            self._changed.wait_for(lambda: self._closed or self._next() is not None)
+            if self._closed:
                 return None
-            urgent = (asker for asker, builds in self._waiting.items() if not builds[0].idle)
-            asker = next(urgent, next(iter(self._waiting)))
-            builds = self._waiting[asker]
-            del self._waiting[asker]
+            asker = self._next()
+            builds = self._waiting.pop(asker)
             build = builds.popleft()
             if builds:
                 self._waiting[asker] = builds
+            self._idle += build.idle
             return build
+
+    def ended(self, build: Build) -> None:
+        if build.idle:
+            with self._changed:
+                self._idle -= 1
+                self._changed.notify()
+
+    def _next(self) -> Hashable | None:
+        """The asker whose turn it is; None where nothing may begin now."""
+        idle = None
+        for asker, builds in self._waiting.items():
+            if not builds[0].idle:
+                return asker
+            idle = idle or asker
+        return idle if self._idle < self.most_idle else None
 
     def close(self) -> list[Build]:
         """End every ``get``; what waits still is returned."""

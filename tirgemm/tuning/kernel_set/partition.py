@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tirgemm.config import Config
@@ -51,6 +51,13 @@ class _Plan:
     @property
     def order(self) -> tuple[float, float]:
         return self.excess, self.total
+
+
+def servers(offered: Iterable[Config], losses: Iterable[Mapping[Config, Loss]]) -> list[Config]:
+    """What may serve a part of a range: what is ``offered``, and the fastest at each of the sizes whose ``losses`` are
+    given, which where little was tried is a default that is better than all that is offered from elsewhere."""
+    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses]
+    return list(dict.fromkeys([*offered, *fastest]))
 
 
 def partition(

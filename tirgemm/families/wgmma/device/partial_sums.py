@@ -22,7 +22,7 @@ _CONSUMERS_BARRIER = 8
 
 @T.meta_class
 class Accumulators:
-    """A thread's sums: fp32, or fp16 two in a register. The first wgmma of a tile sets ``registers``, the others
+    """A thread's sums: fp32, or fp16 two in a register. The first wgmma of a part sets ``registers``, the others
     add."""
 
     def __init__(self, plan):

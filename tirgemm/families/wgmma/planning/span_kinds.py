@@ -17,7 +17,7 @@ KINDS = {
     MULTIPLY: "from the issue of a stage's wgmmas until those of the stage before are done",
     DRAIN: "waits for the tile's last wgmmas",
     EXCHANGE: "shows its sums to the cluster, and waits for those of the others",
-    ADD: "adds the cluster's sums",
+    ADD: "adds the cluster's sums, or waits for those of a part and adds them to its own",
     STORE: "the epilogue; TMA stores may still be under way when it ends",
 }
 
