@@ -87,7 +87,11 @@ def test_special_cases_have_sizes_of_one_in_every_layout() -> None:
 def test_named_paths_are_configs_that_the_rules_accept() -> None:
     cases = list(named_cases(H200))
     assert {case.config["load"] for case in cases} == {"tma", "repack", "copy"}
-    assert {case.config["reduction"] for case in cases if case.config["split"] > 1} == {"cluster", "kernel"}
+    assert {case.config["reduction"] for case in cases if case.config["split"] > 1} == {
+        "block",
+        "cluster",
+        "kernel",
+    }
 
 
 def test_a_named_config_with_a_wrong_choice_is_refused() -> None:
