@@ -208,7 +208,7 @@ def test_committed_rows_miss_only_mutants_that_say_the_same() -> None:
         *(("epilogue", what) for what in (_LAST, _RELEASE, "bar.sync removed")),
         # A cluster's last arrivals, for which nobody waits either.
         ("epilogue", "mbarrier.arrive.shared::cluster.b64 removed"),
-        # One chunk of one tile: no store before it reads the buffer. Or a last chunk that lies outside D: none reads it.
+        # One chunk of one tile: no store before it reads the buffer. Or a last chunk outside D, which none reads.
         *(
             ("epilogue", f"cp.async.bulk.wait_group.read {left} {what}")
             for left in (0, 1)
