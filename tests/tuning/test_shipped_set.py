@@ -19,7 +19,7 @@ from tirgemm.events import Event, KernelSelected
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
 from tirgemm.tuning.budget import covers
-from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.set_tuning import SetTuning
 from tirgemm.tuning.shipped_set import recorded_parts
@@ -105,6 +105,24 @@ def test_the_range_is_cut_as_by_the_search_and_nothing_is_searched(bench_with: A
     candidate = bench.store.candidate(part)
     assert candidate.status is Status.MEASURED, "what was timed here is recorded"
     assert candidate.search_us == candidate.sample_sets[0].median_us, "a search of the part takes it for timed"
+
+
+def test_what_is_the_fastest_at_a_size_between_those_searched_may_serve_a_part(bench_with: Any) -> None:
+    whole = Range(4, 128)
+    between = max(set(compared_sizes(whole)) - set(searched_sizes(whole)))
+    candidates = [
+        candidate
+        for size in compared_sizes(whole)
+        for candidate in measured_on(
+            CPU,
+            GEMM.with_(m=Range(4, size)),
+            [(config_of(tile), us_of(tile, size)) for tile in TILES] + [(config_of(6), 1.0)] * (size == between),
+        )
+    ]
+    parts = recorded_parts(SetTuning(GEMM.with_(m=whole), bench_with(candidates), REGIME, families=["x86"]))
+    (served,) = (part for part in parts if part.gemm.m_min <= between <= part.gemm.m_max)
+    assert served.config == config_of(6)
+    assert {part.config for part in parts} > {config_of(6)}
 
 
 def test_a_range_within_the_searched_one_is_served_too(bench_with: Any) -> None:
