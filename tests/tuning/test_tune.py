@@ -392,6 +392,25 @@ def test_phases_are_told_in_order_and_the_search_s_with_the_seconds_that_are_lef
     assert best == sorted(best, reverse=True)
 
 
+def test_a_fallback_that_was_built_before_is_built_again_beside_the_search_and_not_behind_it() -> None:
+    bench = FakeBench()
+    bench.device = named_device("sm_90a").with_(uuid="GPU-0", index=0)
+    gemm = Gemm.parse("64x64x64:f16:nt")
+    known = Tuning(gemm, bench, REGIME, families=["simt"]).fallback()
+    bench.built.clear()
+    evaluate, begun = bench.fake.evaluate, list[bool]()
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        begun.append(known.config in bench.built)
+        return evaluate(*arguments, **options)
+
+    bench.fake.evaluate = noted  # type: ignore[method-assign]  # what the instance has is the test's
+    Tuning(gemm, bench, REGIME, Budget(8, 600.0), families=["simt"]).run()
+    assert begun
+    assert all(begun)
+    assert bench.built.count(known.config) == 1
+
+
 def test_on_a_gpu_building_ahead_is_no_phase_of_its_own() -> None:
     bench = FakeBench()
     bench.device = named_device("sm_90a").with_(uuid="GPU-0", index=0)

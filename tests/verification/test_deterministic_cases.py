@@ -34,7 +34,7 @@ def test_families_that_split_k_are_those_whose_drawn_cases_do() -> None:
 def test_both_kernels_of_a_split_can_be_late_delayed_and_launched_early(family: str) -> None:
     split = [case for case in deterministic_cases(family_named(family), H200) if splits_k(case)]
     assert all(case.gemm.deterministic for case in split)
-    assert {reduction(case) for case in split} == ({"cluster", "kernel"} if family == "wgmma" else {"kernel"})
+    assert {reduction(case) for case in split} == ({"block", "cluster", "kernel"} if family == "wgmma" else {"kernel"})
     case = min((case for case in split if reduction(case) == "kernel"), key=build_cost)
     launch, text = lowered(case.gemm, case.config, H200)
     symbols = [kernel.symbol for kernel in launch.kernels]

@@ -97,6 +97,8 @@ class Tuning(TuningTask):
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
                 done = self.effort is Effort.NONE or (known is self._shipped and covers(known, self.budget))
+                if not done:
+                    self._build_known_ahead(known)
                 record = known if done else self.improved(known)
         except Cancelled as error:
             self.emit(WasCancelled())
@@ -154,6 +156,12 @@ class Tuning(TuningTask):
         """Begin to build the openings."""
         for config in self.openings():
             self.workbench.build_ahead(self.gemm, config)
+
+    def _build_known_ahead(self, known: KernelRecord) -> None:
+        """Begin to build the answer so far, which the last stages race with what is found, if an earlier tuning built
+        it."""
+        if self.device.kind != "cpu" and self.evaluator.build_of(known.config) is None:
+            self.workbench.build_ahead(self.gemm, known.config)
 
     def selected(self, budget: Budget) -> Finalist:
         """What a search of this budget chooses, from now on this tuning's, packaged, with neither certificate nor
