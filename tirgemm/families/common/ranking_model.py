@@ -42,7 +42,7 @@ _OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
 Sizes = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RankingModel:
     """``trees``: the logarithm of estimate over time, centred over each problem's configs. ``domain``: by family and
     regime, then by the kind of problem (``kinds_of``), the sizes m, n, k that it was trained on."""

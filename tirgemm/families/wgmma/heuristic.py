@@ -78,12 +78,19 @@ def shortlist(gemm: Gemm, device: Device, regime: Regime, count: int, *, trained
     The analytic model ranks the table; where a trained model covers the problem, that ranks the best of it anew, and
     chooses each cut's raster, unless ``trained`` is False.
     """
+    return list(_shortlist(gemm, device, regime, count, ranking_model(device) if trained else None))
+
+
+@lru_cache(maxsize=256)
+def _shortlist(
+    gemm: Gemm, device: Device, regime: Regime, count: int, model: RankingModel | None
+) -> tuple[Config, ...]:
+    """A job asks for the same one several times, ten milliseconds each."""
     table, cuts = _loaded(*_table(part_count(gemm.n, gemm.k) if gemm.invariant else None), loads(gemm))
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
     configs = _completed(table.take(order).with_(stages=stages[order]), gemm)
-    model = ranking_model(device) if trained else None
     if model is not None and model.covers("wgmma", gemm, regime):
         configs = _ranked(configs, model, gemm, device, regime)
     choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
@@ -98,7 +105,7 @@ def shortlist(gemm: Gemm, device: Device, regime: Regime, count: int, *, trained
                 break
     if not accepted:
         raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
-    return accepted
+    return tuple(accepted)
 
 
 def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[ConfigColumns, Cuts]:
