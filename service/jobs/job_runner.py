@@ -223,6 +223,7 @@ class JobRunner:
         if known is not None and stored and improves and covers(known, request.budget):
             return known.id
         if not job.fallback_id:
+            self._prepare_waiting(job)
             fallback = self._build_fallback(job, lease.cancel, on_event)
             if (fallback.shipped or request.effort is Effort.NONE) and covers(fallback, request.budget):
                 return fallback.id
@@ -230,15 +231,21 @@ class JobRunner:
 
     def _serve_waiting(self, lease: Lease) -> None:
         """What is done for the jobs that wait, between two batches of the one that runs under ``lease``."""
+        self._prepare_waiting()
+        self._build_pending(lease)
+
+    def _prepare_waiting(self, *begun: Job) -> None:
+        """Have the engine begin what the next jobs begin with, and where some wait that of those ``begun``, too: a job
+        that is alone leaves all processors to its fallback."""
         try:
             waiting = self._queue.upcoming(self._keys, NEXT_JOBS)
             bare = self._queue.upcoming(self._keys, NEXT_JOBS, bare=True, skip=self._hopeless)
-            self._engine.prepare([job.request for job in waiting], [job.request for job in bare])
+            first = begun if waiting else ()
+            self._engine.prepare([job.request for job in (*first, *waiting)], [job.request for job in bare])
         except StoreError as error:
             logger.warning("the jobs that wait: %s: %s", error.code, error)
         except Exception:  # of another job, which will say so itself
             logger.exception("the jobs that wait: nothing is prepared for them")
-        self._build_pending(lease)
 
     def _build_pending(self, lease: Lease) -> None:
         """Fallbacks of jobs that wait: a slice of time."""

@@ -161,6 +161,21 @@ def test_a_job_that_shipped_records_answer_ends_without_a_search(
     assert [call for call in engine.calls if call[0] == "tune"] == [("tune", "131x67x31:f16:nt")]
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_job_without_a_fallback_is_prepared_beside_it_where_others_wait(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    told: list[list[str]] = []
+    monkeypatch.setattr(engine, "prepare", lambda waiting, _bare: told.append([str(one.gemm) for one in waiting]))
+    submit(queue)
+    if waits:
+        submit(queue, "131x67x31")
+    assert JobRunner(queue, engine.store, engine, "one").run_one()
+    assert told[0] == ([ODD, "131x67x31:f16:nt"] if waits else [])
+
+
 @pytest.mark.parametrize("broken", ["prepare", "fallback"])
 def test_what_no_engine_may_do_with_a_job_that_waits_costs_the_running_one_nothing(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, broken: str
