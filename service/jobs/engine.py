@@ -149,11 +149,17 @@ class TuningEngine:
         if self._prepared is None or self._opened is None:
             return
         next_ones = self._mine(waiting)[: 1 + len(self._alike())]  # of which any may be taken by any of them
-        fallbacks = {
-            (one.gemm, f"fallback {one.live_key}"): partial(self._first, one, _defaults) for one in self._mine(bare)
+        stages: dict[str, tuple[list[JobRequest], Callable[[Tuning], list[Config]]]] = {
+            "fallback": (self._mine(bare), lambda tuning: tuning.default_ahead()),
+            "opening": (next_ones, lambda tuning: tuning.openings()),
         }
-        openings = {(one.gemm, f"opening {one.live_key}"): partial(self._first, one, _openings) for one in next_ones}
-        self._prepared.prepare(fallbacks | openings)
+        self._prepared.prepare(
+            {
+                (request.gemm, f"{stage} {request.live_key}"): partial(self._first, request, configs)
+                for stage, (requests, configs) in stages.items()
+                for request in requests
+            }
+        )
 
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
         return nullcontext() if self._prepared is None else self._prepared.held(request.gemm)
@@ -255,11 +261,3 @@ class TuningEngine:
         """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
         the one request that it is lent for."""
         return self._opened.measurer if self._opened is not None and not self._working else None
-
-
-def _defaults(tuning: Tuning) -> list[Config]:
-    return tuning.default_ahead()
-
-
-def _openings(tuning: Tuning) -> list[Config]:
-    return tuning.openings()

@@ -50,11 +50,10 @@ class JobRunner:
     """Claims jobs for the engine's devices, one at a time, until ``stop`` is called.
 
     While one job searches, the fallbacks of newly queued ones are built between its batches, a slice of time each, and
-    what the next ones will begin with is built where nothing else is. A
-    job that is interrupted by ``stop`` goes back to the queue; one whose worker was killed goes on from its records
-    under the next. What is recorded is fenced by the lease of the job. ``name`` is what holds the leases, ``limit``
-    bounds the share of a batch's budget that one job is given. The lease of work that hangs, by ``heartbeat``, runs
-    out.
+    what the next ones will begin with is built where nothing else is. A job that is interrupted by ``stop`` goes back
+    to the queue; one whose worker was killed goes on from its records under the next. What is recorded is fenced by the
+    lease of the job. ``name`` is what holds the leases, ``limit`` bounds the share of a batch's budget that one job is
+    given. The lease of work that hangs, by ``heartbeat``, runs out.
     """
 
     def __init__(

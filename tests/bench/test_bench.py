@@ -214,11 +214,34 @@ def test_a_tuned_invariant_shape_is_raced_beside_the_unrestricted_kernel_of_the_
     tmp_path: Path, tuning: type[FakeTuning]
 ) -> None:
     plain = Gemm.parse("33x17x4096:f32:nt")
-    bench = FakeWorkbench(FakeMeasurer(times={"unrestricted": 1.5}))
+    bench = FakeWorkbench(FakeMeasurer(times={"unrestricted": 1.5, CONFIG.digest: 3.0}))
+    suite = Suite("tiny", "made up", (plain.with_(invariant=True), plain))
+    rows = measured(tmp_path / "tiny.sustained.json", suite, bench).rows
+    assert tuning.runs == [f"{plain}:invariant", str(plain), str(plain)]
+    assert [set(row["baselines"]) for row in rows] == [
+        {"numpy_f32", "unrestricted"},
+        {"numpy_f32", "unrestricted", "default"},
+        {"numpy_f32"},
+        {"numpy_f32", "default"},
+    ]
+    assert [row["baselines"]["unrestricted"]["ratio"] for row in rows[:2]] == [0.5, 0.75]
+
+
+def test_without_an_unrestricted_kernel_a_row_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: type[FakeTuning]
+) -> None:
+    plain, run = Gemm.parse("33x17x4096:f32:nt"), tuning.run
+
+    def failing(self: FakeTuning) -> Any:
+        if not self.gemm.invariant:
+            raise BuildFailed("no kernel of this problem builds")
+        return run(self)
+
+    monkeypatch.setattr(tuning, "run", failing)
     suite = Suite("tiny", "made up", (plain.with_(invariant=True),))
-    (row,) = measured(tmp_path / "tiny.sustained.json", suite, bench, "tuned").rows
-    assert tuning.runs == [f"{plain}:invariant", str(plain)]
-    assert set(row["baselines"]) == {"numpy_f32", "unrestricted", "default"}
+    (row,) = measured(tmp_path / "tiny.sustained.json", suite, FakeWorkbench(), "tuned").rows
+    assert (row["status"], set(row["baselines"])) == ("measured", {"numpy_f32", "default"})
+    assert row["conditions"]["unrestricted_failed"] == "build_failed: no kernel of this problem builds"
 
 
 def test_an_invariant_shape_that_is_not_tuned_is_raced_beside_the_best_recorded_unrestricted_kernel(

@@ -3,6 +3,7 @@ fails."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tirgemm.artifact import Trust, load
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.detect import devices
 from tirgemm.families import rejected, supporting
 from tirgemm.gemm import Gemm
@@ -54,17 +55,20 @@ def backend() -> Any:
 
 
 def configs(gemm: Gemm) -> list[Config]:
-    """The default, random ones that the rules accept, and of these one of every way to add parts."""
+    """The default, and random ones that the rules accept: some of all, and one of each way to add parts of k."""
     (family,), rng = supporting(gemm, GPUS[0]), random.Random(str(gemm))
     space = family.space(gemm, GPUS[0])
-    drawn = (space.at(rng.randrange(space.size)) for _ in range(20_000))
-    valid = (config for config in drawn if rejected(family, gemm, config, GPUS[0]) is None)
-    chosen: dict[object, Config] = {}
-    for number, config in enumerate(valid):
-        way = dict(config.knobs).get("reduction", "whole")
-        if number < DRAWN or way not in chosen:
-            chosen[number if way in chosen else way] = config
-    return [family.default(gemm, GPUS[0], "sustained"), *chosen.values()]
+
+    def valid(**fixed: Value) -> Iterator[Config]:
+        drawn = (space.at(rng.randrange(space.size)).with_(**fixed) for _ in range(20_000))
+        return (config for config in drawn if rejected(family, gemm, config, GPUS[0]) is None)
+
+    ways = next((knob.choices for knob in space.knobs if knob.name == "reduction" and len(knob.choices) > 1), ())
+    return [
+        family.default(gemm, GPUS[0], "sustained"),
+        *(config for _, config in zip(range(DRAWN), valid(), strict=False)),
+        *(config for way in ways for config in itertools.islice(valid(reduction=way), 1)),
+    ]
 
 
 @pytest.fixture(scope="module")

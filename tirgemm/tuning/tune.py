@@ -97,8 +97,6 @@ class Tuning(TuningTask):
             known = self.fallback()
             with self.workbench.waits_told(self.tell_wait):
                 done = self.effort is Effort.NONE or (known is self._shipped and covers(known, self.budget))
-                if not done:
-                    self._build_known_ahead(known)
                 record = known if done else self.improved(known)
         except Cancelled as error:
             self.emit(WasCancelled())
@@ -121,6 +119,7 @@ class Tuning(TuningTask):
 
     def improved(self, known: KernelRecord) -> KernelRecord:
         """What a search selects, or where the usual budget is asked for a race of the default and what was shipped."""
+        self._build_ahead_again(known)
         only_offered = bool(self.offered) and known.role != "tuned" and is_within_default(self.budget)
         summary = self.try_offered() if only_offered else self.search()
         self.raise_if_cancelled()
@@ -157,7 +156,7 @@ class Tuning(TuningTask):
         for config in self.openings():
             self.workbench.build_ahead(self.gemm, config)
 
-    def _build_known_ahead(self, known: KernelRecord) -> None:
+    def _build_ahead_again(self, known: KernelRecord) -> None:
         """Begin to build the answer so far, which the last stages race with what is found, if an earlier tuning built
         it."""
         if self.device.kind != "cpu" and self.evaluator.build_of(known.config) is None:

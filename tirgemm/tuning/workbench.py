@@ -131,7 +131,9 @@ class Workbench(Closing):
         return done
 
     def abandon_builds(self) -> None:
-        """Cancel the builds that wait and kill those that run; their futures end without a binary."""
+        """Cancel the builds that wait and kill those that run; their futures end without a binary, and none of them is
+        a build ahead any more."""
+        self._ahead = {key: build for key, build in self._ahead.items() if build.done()}
         self.pool.abandon()
 
     def package(

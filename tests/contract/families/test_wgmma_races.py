@@ -67,6 +67,20 @@ _CASES: dict[str, dict[str, Value]] = {
 _START = ("fence.mbarrier_init.release.cluster removed", "fence.proxy.async.shared::cta removed")
 _RELEASE = "barrier.cluster.arrive.release.aligned weakened"
 _LAST = "mbarrier.arrive.shared.b64 removed"
+# The same of one problem alone.
+_READ = "cp.async.bulk.wait_group.read"
+_OF_ONE_PROBLEM = {
+    # A consumer stores no more chunks than it has buffers: none is written a second time.
+    *(
+        (gemm, f"{_READ} 1 {what}")
+        for gemm in ("60x40x2050:f16:tn:batch=2", "7x40x4104:bf16:tt:lda=8")
+        for what in ("removed", "weakened")
+    ),
+    # The last chunks of every consumer's last tile lie outside D: none reads them.
+    *(("1..1290x1000x520:bf16:nt", f"{_READ} 0 {what}") for what in ("removed", "weakened")),
+    # A cluster's last arrivals, for which nobody waits either.
+    ("60x40x4104:bf16:nt:align=8:invariant", "mbarrier.arrive.shared::cluster.b64 removed"),
+}
 _MUTANTS: dict[str, tuple[dict[str, Value], dict[str, tuple[str, ...]]]] = {
     "264x112x456:f16:nt": ({"tile_n": 80}, {"start": _START}),
     "200x104x520:bf16:tt": ({"schedule": "pingpong", "tile_n": 32}, {"start": _START}),
@@ -199,20 +213,16 @@ def test_committed_rows_miss_only_mutants_that_say_the_same() -> None:
         if not any(unknown_word(knob, row["config"][knob]) for knob in WORDS)
     ]
     assert len(rows) > 150
-    missed = {(row["where"].split(": ")[1], row["what"]) for row in rows if row["status"] == "not caught"}
+    missed = {
+        (row["where"].split(": ")[1], row["what"])
+        for row in rows
+        if row["status"] == "not caught" and (row["gemm"], row["what"]) not in _OF_ONE_PROBLEM
+    }
     assert missed <= {
         *(("start", what) for what in (*_START, _RELEASE, "griddepcontrol.launch_dependents removed")),
         ("producer", "barrier.cluster removed"),
         ("producer", _RELEASE),
         # The consumers' barrier of a split in a cluster, where there is one consumer.
         *(("epilogue", what) for what in (_LAST, _RELEASE, "bar.sync removed")),
-        # A cluster's last arrivals, for which nobody waits either.
-        ("epilogue", "mbarrier.arrive.shared::cluster.b64 removed"),
-        # One chunk of one tile: no store before it reads the buffer. Or a last chunk outside D, which none reads.
-        *(
-            ("epilogue", f"cp.async.bulk.wait_group.read {left} {what}")
-            for left in (0, 1)
-            for what in ("removed", "weakened")
-        ),
     }
     assert {row["status"] for row in rows if not row["mutant"]} == {"passed"}

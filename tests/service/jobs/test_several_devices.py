@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine
-from tests.tuning.build.test_prepared_builds import Heard
+from tests.tuning.build.heard_builds import HeardBuilds
 from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Signer
 from tirgemm.detect import devices
@@ -186,7 +186,7 @@ def test_engines_of_one_kind_prepare_a_job_for_each_of_them() -> None:
         bench.device, bench.signer = device, signer
         return bench
 
-    builders, imports = Heard(), TunerImports()
+    builders, imports = HeardBuilds(), TunerImports()
     prepared = PreparedBuilds(gpus[0], builders)
     engines: list[TuningEngine] = []
     engines += [TuningEngine(gpu, open_bench, imports, lambda: engines, prepared) for gpu in gpus]

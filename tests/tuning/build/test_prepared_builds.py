@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from tests.tuning.build.heard_builds import HeardBuilds
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.prepared import PreparedBuilds
-from tirgemm.tuning.build.processes import Build
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
@@ -22,36 +22,13 @@ FIRST, SECOND = Gemm(64, 64, 64), Gemm(96, 64, 64)
 ONE, TWO = (Config("planted", (("what", what),)) for what in ("one", "two"))
 
 
-class Heard:
-    """Builders that note what they are asked for."""
-
-    count = 1
-
-    def __init__(self) -> None:
-        self.builds: list[Build] = []
-
-    def warm(self) -> None: ...
-
-    def submit(self, asker: Hashable, build: Build) -> None:
-        del asker
-        self.builds.append(build)
-
-    @property
-    def asked(self) -> list[tuple[Gemm, Config]]:
-        return [(build.gemm, build.config) for build in self.builds]
-
-    def begin(self) -> None:
-        for build in self.builds:
-            build.future.set_running_or_notify_cancel()
+@pytest.fixture
+def builders() -> HeardBuilds:
+    return HeardBuilds()
 
 
 @pytest.fixture
-def builders() -> Heard:
-    return Heard()
-
-
-@pytest.fixture
-def prepared(builders: Heard) -> PreparedBuilds:
+def prepared(builders: HeardBuilds) -> PreparedBuilds:
     return PreparedBuilds(DEVICE, builders)
 
 
@@ -59,14 +36,14 @@ def of(*configs: Config) -> Callable[[], Iterable[Config]]:
     return lambda: configs
 
 
-def test_builds_of_a_waiting_job_begin_once_in_idle_time(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_builds_of_a_waiting_job_begin_once_in_idle_time(prepared: PreparedBuilds, builders: HeardBuilds) -> None:
     for _ in range(2):
         prepared.prepare({(FIRST, "opening"): of(ONE, TWO)})
     assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
     assert all(build.idle for build in builders.builds)
 
 
-def test_what_is_wanted_of_a_problem_twice_is_built_once(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_what_is_wanted_of_a_problem_twice_is_built_once(prepared: PreparedBuilds, builders: HeardBuilds) -> None:
     prepared.prepare({(FIRST, "fallback"): of(ONE)})
     prepared.prepare({(FIRST, "opening"): of(ONE, TWO)})
     assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
@@ -76,7 +53,7 @@ def test_what_is_wanted_of_a_problem_twice_is_built_once(prepared: PreparedBuild
     assert len(builders.builds) == 2, "it was taken"
 
 
-def test_a_job_takes_what_has_begun_and_asks_anew_for_the_rest(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_a_job_takes_what_has_begun_and_asks_anew_for_the_rest(prepared: PreparedBuilds, builders: HeardBuilds) -> None:
     prepared.prepare({(FIRST, "opening"): of(ONE)})
     builders.begin()
     with prepared.held(FIRST):
@@ -88,7 +65,7 @@ def test_a_job_takes_what_has_begun_and_asks_anew_for_the_rest(prepared: Prepare
     assert builders.builds[1].future.cancelled(), "its turn would be the last"
 
 
-def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds, builders: HeardBuilds) -> None:
     prepared.prepare({(FIRST, "opening"): of(ONE)})
     builders.builds[0].future.set_exception(BuildFailed("ptxas: too many registers"))
     taken = prepared.take(FIRST, ONE)
@@ -97,7 +74,7 @@ def test_a_build_that_failed_is_taken_with_its_failure(prepared: PreparedBuilds,
         taken.result()
 
 
-def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds, builders: HeardBuilds) -> None:
     prepared.prepare({(FIRST, "opening"): of(ONE), (SECOND, "opening"): of(ONE)})
     first, second = (build.future for build in builders.builds)
     with prepared.held(FIRST):
@@ -111,7 +88,7 @@ def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds
 
 
 def test_two_jobs_of_a_problem_hold_what_was_begun_for_it_until_both_have_ended(
-    prepared: PreparedBuilds, builders: Heard
+    prepared: PreparedBuilds, builders: HeardBuilds
 ) -> None:
     prepared.prepare({(FIRST, "one job"): of(ONE), (FIRST, "another job"): of(ONE, TWO)})
     assert builders.asked == [(FIRST, ONE), (FIRST, TWO)]
@@ -122,7 +99,7 @@ def test_two_jobs_of_a_problem_hold_what_was_begun_for_it_until_both_have_ended(
     assert all(build.future.cancelled() for build in builders.builds)
 
 
-def test_what_could_not_be_asked_for_is_asked_for_again(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_what_could_not_be_asked_for_is_asked_for_again(prepared: PreparedBuilds, builders: HeardBuilds) -> None:
     def broken() -> Iterable[Config]:
         raise StoreError("the database is gone")
 
@@ -132,7 +109,9 @@ def test_what_could_not_be_asked_for_is_asked_for_again(prepared: PreparedBuilds
     assert builders.asked == [(FIRST, ONE)]
 
 
-def test_what_was_given_up_while_it_was_looked_for_is_not_begun(prepared: PreparedBuilds, builders: Heard) -> None:
+def test_what_was_given_up_while_it_was_looked_for_is_not_begun(
+    prepared: PreparedBuilds, builders: HeardBuilds
+) -> None:
     def meanwhile() -> Iterable[Config]:
         prepared.prepare({})
         return [ONE]
@@ -141,8 +120,23 @@ def test_what_was_given_up_while_it_was_looked_for_is_not_begun(prepared: Prepar
     assert builders.asked == []
 
 
-def test_a_workbench_takes_what_was_prepared(builders: Heard, prepared: PreparedBuilds) -> None:
-    asked: Any = Heard()
+def test_what_is_abandoned_is_no_build_ahead_any_more(builders: HeardBuilds) -> None:
+    """A search that is stopped gives its builds up; what its last stages need is built then."""
+    asked: Any = builders
+    with Workbench(DEVICE, MemoryStore(), processes=asked) as bench:
+        bench.build_ahead(FIRST, ONE)
+        bench.build_ahead(FIRST, TWO)
+        running, ended = (build.future for build in builders.builds)
+        ended.set_exception(BuildFailed("ptxas: too many registers"))
+        bench.abandon_builds()
+        assert builders.builds[0].given_up.is_set()
+        assert bench.build(FIRST, ONE) is not running
+        assert not builders.builds[-1].given_up.is_set()
+        assert bench.build(FIRST, TWO) is ended, "what had ended before is kept"
+
+
+def test_a_workbench_takes_what_was_prepared(builders: HeardBuilds, prepared: PreparedBuilds) -> None:
+    asked: Any = HeardBuilds()
     with Workbench(DEVICE, MemoryStore(), processes=asked) as bench:
         bench.prepared = prepared
         prepared.prepare({(FIRST, "opening"): of(ONE)})
