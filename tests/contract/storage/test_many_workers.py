@@ -24,6 +24,7 @@ from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
 from tirgemm.service.jobs.worker import Worker
+from tirgemm.service.jobs.worker_names import owner_name
 from tirgemm.tuning import tune, tuning_task
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 
@@ -125,8 +126,15 @@ def test_no_candidate_is_measured_twice(
 
     evaluations, imports = Evaluations(die), TunerImports()
     workers = [
-        Worker(JobQueue(each), store, OneDevice(CountedBench(store, evaluations), imports), lease_s=600.0)
-        for each, store in ((each, SqlStore(each)) for each in databases)
+        # Each of a host of its own: one that starts takes those of its process that held a job before it for dead.
+        Worker(
+            JobQueue(database),
+            store,
+            OneDevice(CountedBench(store, evaluations), imports),
+            lease_s=600.0,
+            name=owner_name(host=f"host{number}"),
+        )
+        for number, (database, store) in enumerate((each, SqlStore(each)) for each in databases)
     ]
     threads = [threading.Thread(target=worker.run, name=worker.name) for worker in workers]
     for thread in threads:
