@@ -56,10 +56,7 @@ def gemm_kernel(plan, arguments):
         # Of no use; without it every kernel would have another source than the one that evidence from GPUs is of.
         streamed: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.streamed))  # noqa: F841
         block = T.meta_var(cta // plan.cluster.size)
-        counts = T.meta_var(
-            (rows, columns, clusters) if args.ranged else (plan.grid.tiles_m, plan.grid.tiles_n, plan.grid.clusters)
-        )
-        tiles = T.meta_var(Tiles(plan, block, rank, *counts))
+        tiles = T.meta_var(Tiles(plan, block, rank, rows, columns, clusters))
         if plan.cluster.writes_partials:
             # The second kernel may take its place; it waits for this one's end.
             T.ptx.griddepcontrol.launch_dependents()

@@ -21,11 +21,20 @@ class Tiles:
         self.plan, self.block, self.rank = plan, block, rank
         self.rank_m = rank if plan.cluster_m > 1 else 0
         self.rank_n = rank if plan.cluster_n > 1 else 0
-        self.clusters = clusters
+        grid = plan.grid
+        rows, columns, self.clusters = (
+            known if isinstance(known, int) else value
+            for known, value in ((grid.tiles_m, rows), (grid.tiles_n, columns), (grid.clusters, clusters))
+        )
         self.slice_tiles = rows * columns
         self.total = self.slice_tiles * plan.grid.slices
         self.along, self.across = (columns, rows) if plan.order == "n" else (rows, columns)
-        self.whole = isinstance(self.along, int) and self.along % plan.group == 0
+        self.whole = plan.group == 1 or (isinstance(self.along, int) and self.along % plan.group == 0)
+        # Tiles along m, where that is known only at the call, and those along n then.
+        self.along_m = not isinstance(self.along, int)
+        self.at_the_call, self.line = (self.along, self.across) if self.along_m else (self.across, self.along)
+        divides = not self.along_m or plan.group > 1 or plan.grid.slices > 1
+        self.asks = divides and not isinstance(self.at_the_call, int)
         self.work = T.local_scalar("int32")
         self.row0 = T.local_scalar("int32")
         self.column0 = T.local_scalar("int32")
@@ -74,6 +83,22 @@ class Tiles:
     @T.inline
     def locate(self):
         plan = T.meta_var(self.plan)
+        if not self.asks:
+            self.cross()
+        # Where m fits one tile, no division by what is known only at the call: 200 clocks before the first load.
+        elif self.at_the_call == 1:
+            self.follow()
+        else:
+            self.cross()
+        row = T.meta_var(self.b if plan.order == "n" else self.a)
+        column = T.meta_var(self.a if plan.order == "n" else self.b)
+        self.row0 = (row * plan.cluster_m + self.rank_m) * plan.tile_m
+        self.column0 = (column * plan.cluster_n + self.rank_n) * plan.tile_n
+
+    @T.inline
+    def cross(self):
+        """Groups of tiles along one dimension, crossed along the other."""
+        plan = T.meta_var(self.plan)
         if plan.grid.slices > 1:
             self.slice = T.truncdiv(self.work, self.slice_tiles)
         else:
@@ -85,7 +110,12 @@ class Tiles:
         height = T.meta_var(plan.group if self.whole else T.min(self.along - first, plan.group))
         self.a = first + T.truncmod(inside, height)
         self.b = T.truncdiv(inside, height)
-        row = T.meta_var(self.b if plan.order == "n" else self.a)
-        column = T.meta_var(self.a if plan.order == "n" else self.b)
-        self.row0 = (row * plan.cluster_m + self.rank_m) * plan.tile_m
-        self.column0 = (column * plan.cluster_n + self.rank_n) * plan.tile_n
+
+    @T.inline
+    def follow(self):
+        """One tile behind the other along n."""
+        plan = T.meta_var(self.plan)
+        tile = T.meta_var(T.truncmod(self.work, self.line) if plan.grid.slices > 1 else self.work)
+        self.slice = T.truncdiv(self.work, self.line) if plan.grid.slices > 1 else 0
+        self.a = 0 if self.along_m else tile
+        self.b = tile if self.along_m else 0
