@@ -125,5 +125,10 @@ def test_a_measurement_again_replaces_the_earlier() -> None:
     assert np.array_equal(actual.scores(configs), expected.scores(configs))
 
 
-def test_no_configs_have_no_scores() -> None:
-    assert len(model().scores([])) == 0
+@pytest.mark.parametrize("learnt", [0, 96])
+def test_no_configs_have_no_scores(learnt: int) -> None:
+    actual = model()
+    actual.learn(measured(GEMM, config) for config in sample(learnt, seed=1))
+    assert actual.trained == bool(learnt)
+    assert len(actual.scores([])) == 0
+    assert not learnt or len(actual.expected([])) == 0

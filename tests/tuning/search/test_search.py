@@ -184,6 +184,15 @@ def test_a_small_space_is_proposed_in_full_and_then_nothing() -> None:
     assert searched.ask(8) == []
 
 
+def test_a_space_ends_behind_a_model_that_has_learnt_all_of_it() -> None:
+    family = Toy(knobs=tuple(Knob(knob.name, knob.choices[:2]) for knob in TOY.knobs))
+    whole = len(valid_configs(family, GEMM))
+    searched = search(family)
+    assert len(tuned(searched, [8] * (whole // 8 + 2))) == whole
+    assert searched.model.trained
+    assert searched.ask(8) == []
+
+
 def test_a_space_that_ends_behind_the_evolution_is_proposed_in_full_and_then_nothing() -> None:
     knobs = (*SMALL, Knob("unroll", (1, 2, 4)))
     searched = search(Ruled(knobs=knobs), cost_model=Uniform())

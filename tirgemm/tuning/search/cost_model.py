@@ -145,6 +145,8 @@ class BoostedTrees:
         return self._out_of_bag
 
     def _votes(self, rows: Sequence[dict[str, float]]) -> Scores:
+        if not rows:  # XGBoost refuses a matrix without rows
+            return np.zeros((len(self._boosters), 0))
         matrix = self._matrix(rows)
         return np.array([booster.inplace_predict(matrix) for booster in self._boosters], dtype=np.float64)
 
