@@ -20,6 +20,7 @@ from tirgemm.tuning_db.data_folder import open_store, signer
 if TYPE_CHECKING:
     from tirgemm.bench.ladder_report import RungFigures
     from tirgemm.bench.ladder_results import StoredLadder
+    from tirgemm.bench.ladder_run import LadderRun
     from tirgemm.bench.results import ResultsFile, Row
     from tirgemm.device import Device
 
@@ -112,25 +113,19 @@ def ladder(
         ladders: list[Ladder] = [(gemm, described(gemm, target, asked), {}) for gemm in gemms]
         place = f"not measured; configs for {target.name} ({target.model})"
     else:
+        from tirgemm.bench.ladder_run import LadderRun
+        from tirgemm.tuning.workbench import Workbench
+
         file = _file(target, suite, asked, commit, out, resume)
         names = (
             None if baselines is None else [name for part in baselines.split(",") if (name := part.strip()) != "none"]
         )
-        with open_store(data, db) as store:
-            rows = _measured(
-                gemms,
-                target,
-                asked,
-                file,
-                store,
-                signer(data),
-                lock_dir,
-                baselines=names,
-                seconds=measure,
-                limit_s=limit,
-                seed=seed,
-                recorded=recorded,
-            )
+        with (
+            open_store(data, db) as store,
+            Workbench(target, store, signer(data), lock_dir=lock_dir, timeout_s=max(60.0, limit)) as workbench,
+        ):
+            runner = LadderRun(workbench, baselines=names, seconds=measure, limit_s=limit, seed=seed, recorded=recorded)
+            rows = _measured(runner, gemms, asked, file)
         if file is not None and suite is not None:
             _arrange(file, gemms)
         ladders = [_ladder(gemm, rows) for gemm in gemms]
@@ -267,29 +262,14 @@ def _file(
     return ResultsFile(out or folder / f"{name}.{regime}.json", name, regime, about, resume=resume)
 
 
-def _measured(
-    gemms: list[Gemm],
-    target: Device,
-    regime: Regime,
-    file: ResultsFile | None,
-    store: Any,
-    signed_by: Any,
-    lock_dir: Path | None,
-    **options: Any,
-) -> list[Row]:
+def _measured(runner: LadderRun, gemms: list[Gemm], regime: Regime, file: ResultsFile | None) -> list[Row]:
     """The rows of every problem; those of a file that is resumed are kept."""
-    from tirgemm.bench.ladder_run import LadderRun
     from tirgemm.families.simt.ladder import RUNGS, TUNED
-    from tirgemm.tuning.workbench import Workbench
 
     rows: list[Row] = list(file.rows) if file is not None else []
-    with (
-        Workbench(target, store, signed_by, lock_dir=lock_dir, timeout_s=max(60.0, options["limit_s"])) as workbench,
-        console.err.status("", spinner="line") as status,
-    ):
-        runner = LadderRun(workbench, **options)
+    wanted = {rung.name for rung in ((*RUNGS, TUNED) if runner.recorded else RUNGS)}
+    with console.err.status("", spinner="line") as status:
         for gemm in gemms:
-            wanted = {rung.name for rung in ((*RUNGS, TUNED) if options["recorded"] else RUNGS)}
             known = [row for row in rows if row["gemm"] == str(gemm)]
             measured = any(row["status"] == "measured" for row in known)
             if measured and wanted <= {row["variant"] for row in known}:
