@@ -17,7 +17,7 @@ from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS
 from tirgemm.bench.results import Document, Row, spread
 from tirgemm.bench.suite_file import Suite
 from tirgemm.families.common.alignment import access_width
-from tirgemm.gemm import DTYPE_BYTES, REGIMES, Gemm, Operand
+from tirgemm.gemm import DTYPE_BYTES, REGIMES, Gemm, Operand, Regime
 
 # The suites whose geometric means are averaged, and those that stand for themselves.
 AVERAGED, OTHERS = ("square", "deepgemm", "llama", "skinny"), ("odd",)
@@ -57,7 +57,7 @@ class SuiteRows:
         return [*ratios, [self.ratio(gemm, "default", BASELINES[0]) for gemm in gemms], share]
 
 
-def suites_of(folder: Path, suites: Path, regime: str) -> list[SuiteRows]:
+def suites_of(folder: Path, suites: Path, regime: Regime) -> list[SuiteRows]:
     """The suites of a device's results folder in a regime, in the order of the tables."""
     suite_rows = []
     for name in (*AVERAGED, *OTHERS):

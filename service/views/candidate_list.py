@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from tirgemm.config import Value
 from tirgemm.errors import InvalidRequest, StoreError
-from tirgemm.gemm import Gemm, Regime
+from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.tuning.intervals import Interval, median_interval
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import Database, SqlStore
@@ -185,7 +185,7 @@ def other_knobs(entries: Sequence[ListedCandidate]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for entry in entries for name in knobs_of(entry) if name not in same))
 
 
-def recorded_places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> dict[tuple[str, str], int]:
+def recorded_places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> dict[tuple[str, Regime], int]:
     """How many candidates of ``gemm`` there are, by device key and regime."""
     wanted = (
         select(CandidateRow.device_key, CandidateRow.regime, func.count())
@@ -194,7 +194,7 @@ def recorded_places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> 
         .group_by(CandidateRow.device_key, CandidateRow.regime)
     )
     with database.read() as connection:
-        counts = {(key, regime): int(count) for key, regime, count in connection.execute(wanted)}
+        counts = {(key, regime_named(regime)): int(count) for key, regime, count in connection.execute(wanted)}
     for file in shipped.files():
         for key, text, regime in file.places:
             if text == str(gemm):
@@ -202,7 +202,7 @@ def recorded_places(database: Database, shipped: ShippedRecords, gemm: Gemm) -> 
     return counts
 
 
-def _device(places: dict[tuple[str, str], int], gemm: Gemm, name: str | None, regime: Regime) -> str:
+def _device(places: dict[tuple[str, Regime], int], gemm: Gemm, name: str | None, regime: Regime) -> str:
     if not places:
         raise InvalidRequest(f"no candidate of {gemm} is recorded here: tune it first")
     keys = [key for key, where in places if where == regime]

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.status import Role
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database, rows
@@ -24,7 +25,7 @@ class KernelFilter:
     gemm: Gemm | None = None
     device_keys: Sequence[str] | None = None
     regime: Regime | None = None
-    role: str | None = None
+    role: Role | None = None
 
 
 def kernel_ids(

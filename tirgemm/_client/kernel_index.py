@@ -16,6 +16,7 @@ from tirgemm._client.cache import LOG
 from tirgemm.artifact.regular_file import write_whole
 from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.status import Role
 
 FORMAT = 1
 MAX_ENTRY_BYTES = 2**20
@@ -30,7 +31,7 @@ class CachedKernel:
     gemm: str
     device: str
     regime: Regime
-    role: str
+    role: Role
     artifact_sha256: str
     url: str
     fetched_at: str
@@ -139,7 +140,7 @@ def _needs_asking(document: dict[str, Any]) -> bool:
     return bool(document.get("other_device")) and not document.get("pinned")
 
 
-def _rank(role: str) -> int:
+def _rank(role: Role) -> int:
     return _RANK.get(role, -1)
 
 

@@ -15,6 +15,7 @@ from tirgemm.artifact import Manifest, Package
 from tirgemm.artifact.regular_file import read_regular, write_whole
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
 from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.status import Role
 
 FORMAT = 1
 MAX_FILE_BYTES = 2**22
@@ -28,7 +29,7 @@ class LockedKernel:
     gemm: str
     device: str
     regime: Regime
-    role: str
+    role: Role
     kernel_sha256: str
     artifact_sha256: str
     artifact_bytes: int
@@ -102,7 +103,7 @@ class LockFile:
         return meant.pop()
 
 
-def locked_of(package: Package, regime: Regime, role: str) -> LockedKernel:
+def locked_of(package: Package, regime: Regime, role: Role) -> LockedKernel:
     """The entry for an artifact, as it is signed; ``regime`` and ``role`` where that does not say."""
     manifest = package.manifest
     return LockedKernel(

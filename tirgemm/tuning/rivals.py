@@ -9,6 +9,7 @@ from typing import Any
 
 from tirgemm.config import Config, Value
 from tirgemm.gemm import Regime
+from tirgemm.status import Role
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 
 _FAILURES = (Status.BUILD_FAILED, Status.WRONG, Status.TIMED_OUT, Status.CRASHED)
@@ -29,7 +30,7 @@ class PrunedBy:
 class Failure:
     """How many candidates ended with a ``status`` other than measured, and what is said of one of them."""
 
-    status: str
+    status: Status
     count: int
     message: str
     config: Config
@@ -67,7 +68,7 @@ class Rivals:
     ones as far as they are recorded as examples."""
 
     regime: Regime
-    role: str
+    role: Role
     portable: bool
     trials: int
     why: str
@@ -122,7 +123,7 @@ def _failures(candidates: Sequence[Candidate]) -> list[Failure]:
     for status in _FAILURES:
         mine = [candidate for candidate in candidates if candidate.status is status]
         if mine:
-            failures.append(Failure(status.value, len(mine), mine[0].message, mine[0].config))
+            failures.append(Failure(status, len(mine), mine[0].message, mine[0].config))
     return failures
 
 

@@ -48,8 +48,7 @@ class ImportRow(Base):
 
 
 class CandidateRow(Base):
-    """A candidate, and with its trace a MetaSchedule tuning record. ``search_us`` is the search's median, to sort
-    by."""
+    """A candidate. ``search_us`` is the search's median, to sort by."""
 
     __tablename__ = "candidates"
     __table_args__ = (

@@ -14,6 +14,7 @@ from typing import Any
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning_db import records_file, shipped
 from tirgemm.tuning_db.record_values import plain_candidates, value_in
@@ -32,7 +33,7 @@ class _Head:
     """The first member of a file: its devices, and where each problem's member is. ``start`` is where the first is."""
 
     devices: tuple[Device, ...]
-    members: dict[tuple[str, str, str], tuple[int, int]]
+    members: dict[tuple[str, str, Regime], tuple[int, int]]
     start: int
 
 
@@ -54,21 +55,21 @@ class ShippedFile:
         return self._head.devices
 
     @property
-    def places(self) -> Collection[tuple[str, str, str]]:
+    def places(self) -> Collection[tuple[str, str, Regime]]:
         """Device key, problem and regime of every member."""
         return self._head.members.keys()
 
-    def _read(self, device_key: str, gemm: str, regime: str) -> tuple[Candidate, ...]:
+    def _read(self, device_key: str, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
         lines = self._text(device_key, gemm, regime).splitlines()
         try:
             return tuple(plain_candidates(map(json.loads, lines)))
         except (KeyError, ValueError) as error:
             raise self._damaged(gemm, regime, error) from error
 
-    def _read_families(self, device_key: str, gemm: str, regime: str) -> frozenset[str]:
+    def _read_families(self, device_key: str, gemm: str, regime: Regime) -> frozenset[str]:
         return frozenset(name.decode() for name in _FAMILY.findall(self._text(device_key, gemm, regime)))
 
-    def _text(self, device_key: str, gemm: str, regime: str) -> bytes:
+    def _text(self, device_key: str, gemm: str, regime: Regime) -> bytes:
         """The lines of a member; none where there is no such member."""
         place = self._head.members.get((device_key, gemm, regime))
         if place is None:
@@ -81,7 +82,7 @@ class ShippedFile:
         except (OSError, EOFError, zlib.error) as error:
             raise self._damaged(gemm, regime, error) from error
 
-    def _damaged(self, gemm: str, regime: str, error: Exception) -> InvalidRequest:
+    def _damaged(self, gemm: str, regime: Regime, error: Exception) -> InvalidRequest:
         return InvalidRequest(f"{self.path} is damaged at {gemm}, {regime}: {error}; install tirgemm again")
 
     @cached_property

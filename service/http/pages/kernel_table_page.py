@@ -26,7 +26,7 @@ from tirgemm.service.views.kernels.kernel_table import (
 )
 from tirgemm.service.views.kernels.shape_filter import PATTERN, ShapeFilter
 from tirgemm.service.views.queries import device_keys, known_devices
-from tirgemm.status import ROLES
+from tirgemm.status import ROLES, Role
 from tirgemm.tuning.records import KernelRecord
 
 router = APIRouter(tags=["pages"])
@@ -51,7 +51,7 @@ class ListedKernelBody(BaseModel):
     id: str
     device: DeviceBody
     regime: Regime
-    role: str
+    role: Role
     shown_role: str
     verified: bool
     pinned: bool

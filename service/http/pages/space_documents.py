@@ -16,6 +16,7 @@ from tirgemm.service.views.spaces.family_space import HeatMap, KnobValues, Paral
 from tirgemm.service.views.spaces.importance import ImportanceOfKnobs
 from tirgemm.service.views.spaces.listing import SpaceSummary, candidate_url, space_url
 from tirgemm.service.views.spaces.problem_space import PeerConfig
+from tirgemm.status import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class CandidateRowBody(BaseModel):
     over the fastest's of its family."""
 
     config_hash: str
-    status: str
+    status: Status
     shipped: bool
     us: float | None
     slower: float | None
@@ -122,7 +123,7 @@ class CandidateDocument(BaseModel):
     regime: Regime
     config_hash: str
     family: str
-    status: str
+    status: Status
     rule: str
     message: str
     shipped: bool

@@ -178,12 +178,12 @@ def _candidate_page(space: FamilySpace, after: str) -> tuple[int, Sequence[Liste
     return first, space.entries[first : first + _PER_PAGE]
 
 
-def _row(space: FamilySpace, entry: ListedCandidate, place: tuple[str, str, str]) -> CandidateRowBody:
+def _row(space: FamilySpace, entry: ListedCandidate, place: tuple[str, str, Regime]) -> CandidateRowBody:
     candidate = entry.candidate
     us = space.times.get(candidate.config)
     return CandidateRowBody(
         config_hash=candidate.config.digest,
-        status=candidate.status.value,
+        status=candidate.status,
         shipped=entry.shipped,
         us=us,
         slower=us / space.best_us if us and space.best_us else None,
@@ -210,7 +210,7 @@ def _candidate(state: ServiceState, config_hash: str, gemm: Gemm, device: str, r
         regime=every.regime,
         config_hash=candidate.config.digest,
         family=candidate.config.family,
-        status=candidate.status.value,
+        status=candidate.status,
         shipped=detail.entry.shipped,
         error_over_bound=candidate.error,
         us=detail.us,

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from tirgemm.config import Config, Value
 from tirgemm.service.views.candidate_list import ListedCandidate, Recorded
 from tirgemm.service.views.spaces.problem_space import ProblemSpace
+from tirgemm.status import Role
 from tirgemm.tuning.intervals import median_interval
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning_db import Database
@@ -76,7 +77,7 @@ class MadeKernel:
     """A kernel whose binary is a candidate's."""
 
     id: str
-    role: str
+    role: Role
     created_at: str
     pinned: bool
 

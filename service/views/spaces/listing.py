@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from tirgemm.device import Device
 from tirgemm.errors import PageNotFound
+from tirgemm.gemm import REGIMES, Regime
 from tirgemm.service.views.queries import device_keys
 from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import Database
@@ -25,7 +26,7 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 OWN, SHIPPED = "own", "shipped"
 # Gemm as text, device key, regime.
-Place = tuple[str, str, str]
+Place = tuple[str, str, Regime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class SpaceSummary:
 
     gemm: str
     device: str
-    regime: str
+    regime: Regime
     statuses: dict[str, int]
     families: dict[str, int]
     shipped: int
@@ -74,18 +75,18 @@ class _Group:
     """Candidates of one family and status; ``us``: the least time among them."""
 
     family: str
-    status: str
+    status: Status
     count: int
     us: float | None
     shipped: bool
 
 
-def space_url(gemm: str, device: str, regime: str, **more: str | Sequence[str]) -> str:
+def space_url(gemm: str, device: str, regime: Regime, **more: str | Sequence[str]) -> str:
     """The address of a space's page. The text form of a problem may stand in a path as it is."""
     return f"/spaces/{quote(gemm, safe=':=')}?{urlencode({'device': device, 'regime': regime, **more}, doseq=True)}"
 
 
-def candidate_url(gemm: str, device: str, regime: str, config_hash: str) -> str:
+def candidate_url(gemm: str, device: str, regime: Regime, config_hash: str) -> str:
     """The address of a candidate's page."""
     return f"/candidates/{config_hash}?{urlencode({'gemm': gemm, 'device': device, 'regime': regime})}"
 
@@ -129,9 +130,10 @@ def _start(after: str) -> tuple[str, Place | None]:
     if not after:
         return OWN, None
     source, *place = after.split(" ")
-    if source not in (OWN, SHIPPED) or len(place) != 3:
+    regime = next((regime for regime in REGIMES if regime == place[-1]), None) if len(place) == 3 else None
+    if source not in (OWN, SHIPPED) or regime is None:
         raise PageNotFound(f"after is {after[:200]!r}; it must be the `next` of a page before")
-    return source, (place[0], place[1], place[2])
+    return source, (place[0], place[1], regime)
 
 
 def _keys(database: Database, shipped: ShippedRecords, name: str) -> list[str] | None:
@@ -258,7 +260,7 @@ def _beneath(database: Database, shipped: ShippedRecords, place: Place, *, has_o
             known = set(connection.execute(digests.where(*of_place)).scalars())
     for candidate in candidates:
         if not known or candidate.config.digest not in known:
-            yield _Group(candidate.config.family, candidate.status.value, 1, candidate.search_us, shipped=True)
+            yield _Group(candidate.config.family, candidate.status, 1, candidate.search_us, shipped=True)
 
 
 def _summary(place: Place, groups: list[_Group]) -> SpaceSummary:

@@ -15,13 +15,11 @@ Around = tuple["Loop | While", ...]
 class Access:
     """Sites of one buffer, operation, width and loop nest whose addresses differ by constants, in source order.
 
-    ``loops`` are around them, outermost first; ``offsets`` are the constants, in bytes, one a site. ``guarded``:
-    whether every site is under a condition.
+    ``loops`` are around them, outermost first. ``guarded``: whether every site is under a condition.
     """
 
     sites: tuple[Site, ...]
     loops: Around
-    offsets: tuple[int, ...]
     guarded: bool = False
 
     @property
@@ -31,10 +29,10 @@ class Access:
 
 def accesses_of(body: Block) -> tuple[Access, ...]:
     """The accesses of a tree, in the order of their first sites."""
-    groups: dict[object, tuple[list[Site], list[int], Around]] = {}
+    groups: dict[object, tuple[list[Site], Around]] = {}
     free: set[object] = set()
     for site, loops, conditional in _placed(body, (), conditional=False):
-        constant, atoms = linear(site.address)
+        _, atoms = linear(site.address)
         key = (
             site.buffer,
             site.operand,
@@ -47,14 +45,10 @@ def accesses_of(body: Block) -> tuple[Access, ...]:
             tuple(map(id, loops)),
             frozenset((id(a), f) for a, f in atoms.items()),
         )
-        sites, offsets, _ = groups.setdefault(key, ([], [], loops))
-        sites.append(site)
-        offsets.append(constant)
+        groups.setdefault(key, ([], loops))[0].append(site)
         if not conditional and not site.guards:
             free.add(key)
-    return tuple(
-        Access(tuple(sites), loops, tuple(offsets), key not in free) for key, (sites, offsets, loops) in groups.items()
-    )
+    return tuple(Access(tuple(sites), loops, key not in free) for key, (sites, loops) in groups.items())
 
 
 def _placed(body: Block, around: Around, *, conditional: bool) -> Iterator[tuple[Site, Around, bool]]:

@@ -29,7 +29,7 @@ _Group = tuple[Gemm, str]
 FAILED = -3.0
 # Below this many rows trees only memorise; the families' analytic estimates rank until then.
 MIN_ROWS = 12
-# Rows of other problems, newest first, that are trained on: more cost time without ranking better.
+# Rows of other problems, the most similar problems' first, that are trained on: more cost time without ranking better.
 MAX_HISTORY = 768
 # Features kept for configs that come by again, about 5 KB each, before all are dropped.
 _KEPT = 10_000
