@@ -49,7 +49,7 @@ GROUP_SECONDS = 90.0
 _OF_MEMORY = re.compile(r"shared|ldsm|ldgsts|op_(ld|st)|pipe_lsu|inst_executed_op")
 
 # A case, the device, and of an earlier run the config and the cubin.
-Wanted = tuple[CountedCase, Device, Config | None, bytes | None]
+CountedRun = tuple[CountedCase, Device, Config | None, bytes | None]
 
 
 def main() -> int:
@@ -77,7 +77,7 @@ def main() -> int:
     return int(any(row.get("right") is False for row in document["rows"]) or any(k.message for k in kernels))
 
 
-def prepared(wanted: Sequence[Wanted], processes: int | None = None) -> list[CountedKernel]:
+def prepared(wanted: Sequence[CountedRun], processes: int | None = None) -> list[CountedKernel]:
     """Every case built and predicted; what fails says so in ``message``."""
     # Spawned: TVM's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
@@ -86,7 +86,7 @@ def prepared(wanted: Sequence[Wanted], processes: int | None = None) -> list[Cou
         return list(pool.map(prepare, wanted))
 
 
-def prepare(wanted: Wanted) -> CountedKernel:
+def prepare(wanted: CountedRun) -> CountedKernel:
     """One case built and predicted; of an earlier run with its config and for its cubin."""
     case, device, config, cubin = wanted
     made = CountedKernel(case)
@@ -126,7 +126,7 @@ def repeated(
     device, named = named_device(arch), {case.name: case for case in cases()}
     counted = [case for case in earlier["cases"] if case["status"] == COUNTED and case["name"] in named]
     with zipfile.ZipFile(results.with_suffix(".cubins.zip")) as kept:
-        wanted: list[Wanted] = [
+        wanted: list[CountedRun] = [
             (named[c["name"]], device, Config(c["family"], tuple(c["config"].items())), kept.read(c["name"]))
             for c in counted
         ]

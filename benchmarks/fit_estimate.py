@@ -33,7 +33,7 @@ from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
-Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 # A model that is further off than this says nothing more by being worse still.
 _WORST = 0.6
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,15 +41,15 @@ ESTIMATE = Path(wgmma.__file__).parent / FILE
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredConfigs:
     """Every measured config of one problem, as columns, and its microseconds."""
 
     gemm: Gemm
     cuts: Cuts
-    us: Array
+    us: Floats
 
 
-def measured(candidates: Sequence[Candidate], device: Device, regime: Regime) -> list[Measured]:
+def measured(candidates: Sequence[Candidate], device: Device, regime: Regime) -> list[MeasuredConfigs]:
     """The problems of records in one regime. Configs of knobs that the family no longer has are left out."""
     recorded: dict[Gemm, list[Candidate]] = {}
     for candidate in candidates:
@@ -68,11 +68,11 @@ def measured(candidates: Sequence[Candidate], device: Device, regime: Regime) ->
             times.append(us)
         if rows:
             columns = [np.array([getattr(row, field.name) for row in rows]) for field in fields(Cuts)]
-            problems.append(Measured(gemm, Cuts(*columns), np.array(times)))
+            problems.append(MeasuredConfigs(gemm, Cuts(*columns), np.array(times)))
     return problems
 
 
-def error(problems: Sequence[Measured], device: Device, regime: Regime, constants: WgmmaConstants) -> float:
+def error(problems: Sequence[MeasuredConfigs], device: Device, regime: Regime, constants: WgmmaConstants) -> float:
     """Mean |log(estimate / measured)|; a config that takes twice the best counts a sixteenth."""
     total = weights = 0.0
     for problem in problems:
@@ -84,7 +84,7 @@ def error(problems: Sequence[Measured], device: Device, regime: Regime, constant
 
 
 def regret(
-    problems: Sequence[Measured], device: Device, regime: Regime, constants: WgmmaConstants
+    problems: Sequence[MeasuredConfigs], device: Device, regime: Regime, constants: WgmmaConstants
 ) -> tuple[float, float]:
     """Geometric mean and least, over problems, of the best time over that of the best-estimated config."""
     shares = [
@@ -94,14 +94,14 @@ def regret(
     return float(np.exp(np.mean(np.log(shares)))), float(min(shares))
 
 
-def fitted(problems: Sequence[Measured], device: Device, regime: Regime, rounds: int) -> WgmmaConstants:
+def fitted(problems: Sequence[MeasuredConfigs], device: Device, regime: Regime, rounds: int) -> WgmmaConstants:
     """Constants that make the error least, from the present ones on."""
     from scipy.optimize import minimize
 
     names = [field.name for field in fields(WgmmaConstants)]
     start = np.array([getattr(CONSTANTS[regime], name) for name in names])
 
-    def at(shift: Array) -> WgmmaConstants:
+    def at(shift: Floats) -> WgmmaConstants:
         return WgmmaConstants(**dict(zip(names, np.maximum(start * (1 + shift), 1e-3 * start), strict=True)))
 
     best: Any = minimize(

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import command
-from benchmarks.recorded_space import RecordedFamily, RecordedSpace, Row
+from benchmarks.recorded_space import RecordedFamily, RecordedPoint, RecordedSpace
 from tirgemm.bench.results import environment
 from tirgemm.config import Config, Space
 from tirgemm.detect import device as detect
@@ -160,7 +160,7 @@ def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: D
     points = Pool.of(family.space(gemm, device), list(times))
     pool = RecordedSpace(gemm, device, "sustained", points, default)
     for config, us in times.items():
-        pool.rows[pool.number(config)] = Row(Status.MEASURED, us, predicted[config])
+        pool.rows[pool.number(config)] = RecordedPoint(Status.MEASURED, us, predicted[config])
     return pool
 
 

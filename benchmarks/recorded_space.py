@@ -22,7 +22,7 @@ FORMAT = "tirgemm-recorded-space/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordedPoint:
     """What became of one point."""
 
     status: Status
@@ -39,7 +39,7 @@ class RecordedSpace:
     regime: Regime
     space: Space
     default: Config
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, RecordedPoint] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -82,7 +82,7 @@ class RecordedSpace:
                 raise ValueError(f"its format is {value['format']!r}")
             space = Space(value["family"], tuple(Knob(name, tuple(choices)) for name, choices in value["knobs"]))
             default = Config(value["family"], tuple(value["default"].items()))
-            rows = {n: Row(Status(status), us, predicted) for n, status, us, predicted in value["rows"]}
+            rows = {n: RecordedPoint(Status(status), us, predicted) for n, status, us, predicted in value["rows"]}
             return cls(
                 Gemm.parse(value["gemm"]),
                 Device.from_json(value["device"]),

@@ -28,7 +28,7 @@ LINKED = ("service", "tuning_db")
 
 
 @dataclass
-class Package:
+class PackageSummary:
     """One folder of modules."""
 
     modules: int = 0
@@ -52,9 +52,9 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def packages(root: Path) -> dict[str, Package]:
+def packages(root: Path) -> dict[str, PackageSummary]:
     """The packages of a checkout by name."""
-    by_name: dict[str, Package] = defaultdict(Package)
+    by_name: dict[str, PackageSummary] = defaultdict(PackageSummary)
     names: dict[str, set[str]] = defaultdict(set)
     for top in FOLDERS:
         for path in sorted((root / top).rglob("*.py")):

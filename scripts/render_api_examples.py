@@ -73,7 +73,7 @@ WIDTH = 110
 
 
 @dataclass
-class Recorder:
+class ResponseRecorder:
     """Sends requests to the live service and keeps what a reader sees of them."""
 
     http: httpx.Client
@@ -118,7 +118,7 @@ class Recorder:
         self.examples[name] = f"```json\n{pretty(self.normalise.document(document))}\n```\n"
 
 
-def untuned(recorder: Recorder, state: ServiceState) -> None:
+def untuned(recorder: ResponseRecorder, state: ServiceState) -> None:
     """Everything that the service answers before anything is tuned."""
     record = recorder.record
     record("not-ready", "GET", "/readyz")
@@ -152,7 +152,7 @@ def untuned(recorder: Recorder, state: ServiceState) -> None:
     state.queue.cancel(job)
 
 
-def tuned(recorder: Recorder, state: ServiceState) -> None:
+def tuned(recorder: ResponseRecorder, state: ServiceState) -> None:
     """One job from the first request to the artifact."""
     record = recorder.record
     asked = {"gemm": GEMM, "budget": BUDGET}
@@ -352,7 +352,7 @@ def write(examples: dict[str, str]) -> None:
 def live_examples(*, tune: bool) -> dict[str, str]:
     """The examples from a service that is started for them and ended again."""
     with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)) as (http, state):
-        recorder = Recorder(http, Normaliser(state.public_key))
+        recorder = ResponseRecorder(http, Normaliser(state.public_key))
         untuned(recorder, state)
         if tune:
             tuned(recorder, state)

@@ -23,7 +23,7 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
-Json: TypeAlias = "int | str | list[Json]"
+ExprJson: TypeAlias = "int | str | list[ExprJson]"
 Dim: TypeAlias = "int | Expr"
 
 
@@ -115,7 +115,7 @@ def text(dim: Dim) -> str:
     return f"{left} {sign} {right}"
 
 
-def to_json(dim: Dim) -> Json:
+def to_json(dim: Dim) -> ExprJson:
     if isinstance(dim, int):
         return dim
     return "m" if dim.op == "m" else [dim.op, to_json(dim.left), to_json(dim.right)]

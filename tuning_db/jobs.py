@@ -54,7 +54,7 @@ from tirgemm.tuning_db.queue.job_rows import (
 )
 from tirgemm.tuning_db.times import iso
 
-Heartbeat = Literal["ok", "cancelled", "lost"]
+LeaseState = Literal["ok", "cancelled", "lost"]
 _WORKERS_SINCE = (
     select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= bindparam("since")).order_by(WorkerRow.name)
 )
@@ -255,7 +255,7 @@ class JobQueue(ClockedTables):
             connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
             return job_of(require_job(connection, job_id))
 
-    def heartbeat(self, job_id: str, owner: str, lease_s: float) -> Heartbeat:
+    def heartbeat(self, job_id: str, owner: str, lease_s: float) -> LeaseState:
         """Extend the lease. ``cancelled``: stop; ``lost``: another owner has it, or it has ended: stop and write
         nothing."""
         with self.db.write() as connection:

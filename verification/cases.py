@@ -20,7 +20,7 @@ from tirgemm.families.base import Family
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, Gemm
 
 # A choice of a knob.
-Choice = tuple[str, Value]
+KnobChoice = tuple[str, Value]
 # What a case covers: choices of knobs, and fields of the problem.
 Feature = tuple[str, object]
 
@@ -146,9 +146,9 @@ class _Drawing:
         self, rng: random.Random, family: Family, device: Device, draw: Callable[[random.Random], Gemm | None]
     ) -> None:
         self._rng, self._family, self._device, self._draw = rng, family, device, draw
-        self._drawn: Counter[Choice] = Counter()
-        self._misses: Counter[Choice] = Counter()
-        self._known: dict[Choice, None] = {}
+        self._drawn: Counter[KnobChoice] = Counter()
+        self._misses: Counter[KnobChoice] = Counter()
+        self._known: dict[KnobChoice, None] = {}
         self.pairs: Counter[tuple[Feature, Feature]] = Counter()
 
     def is_new(self, case: Case) -> bool:
@@ -201,11 +201,11 @@ def pairs_of(case: Case) -> Iterator[tuple[Feature, Feature]]:
     return combinations(sorted(case.features, key=repr), 2)
 
 
-def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed: int = 1) -> list[Choice]:
+def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed: int = 1) -> list[KnobChoice]:
     """Choices of knobs that the spaces of random problems offer, and rules accept for some, and no case has."""
     rng = random.Random(seed)
     had = {choice for case in cases for choice in case.config.knobs}
-    wanted: dict[Choice, bool] = {}
+    wanted: dict[KnobChoice, bool] = {}
     taken = dtypes(family, device)
     gemms = [gemm for gemm in (random_gemm(rng, taken) for _ in range(2000)) if gemm is not None]
     for gemm in gemms:
@@ -268,12 +268,12 @@ def _rows_by(gemm: Gemm, name: str) -> bool:
     return isinstance(ld, int) and ld * DTYPE_BYTES[gemm.dtype] % 16 == 0 and gemm.align % 16 == 0
 
 
-def _choices(space: Space) -> list[Choice]:
+def _choices(space: Space) -> list[KnobChoice]:
     return [(knob.name, choice) for knob in space.knobs for choice in knob.choices]
 
 
 def _with_config(
-    rng: random.Random, family: Family, device: Device, gemm: Gemm, target: Choice | None, tries: int
+    rng: random.Random, family: Family, device: Device, gemm: Gemm, target: KnobChoice | None, tries: int
 ) -> Case | None:
     """The problem with a random config that has the target, where the rules accept one soon."""
     if family.supports(gemm, device) is not None:

@@ -60,7 +60,7 @@ WGMMA_SMS = 2
 _FIRST_S, _TIMES, _MORE_S = 300.0, 3.0, 20.0
 
 # D of a call, as (batch, m, n) float64, with the threads in the order of a number.
-Kernels = Callable[[operands.KernelCall, int], "np.ndarray"]
+EmulatedCall = Callable[[operands.KernelCall, int], "np.ndarray"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Emulator:
     """
 
     program: Callable[[Gemm, Case], Program]
-    kernels: Callable[[str, Launch, Path], Kernels]
+    kernels: Callable[[str, Launch, Path], EmulatedCall]
     hangs: tuple[type[Exception], ...] = (cuda_emulator.Diverged,)
     orders: tuple[int, ...] = ORDERS
     call: Callable[[Gemm, int, int], operands.KernelCall] = operands.KernelCall.random
@@ -249,12 +249,12 @@ def _run(
             return
 
 
-def _blocked(source: str, launch: Launch, folder: Path) -> Kernels:
+def _blocked(source: str, launch: Launch, folder: Path) -> EmulatedCall:
     compiled = cuda_emulator.compile_source(source, launch, folder)
     return lambda call, order: cuda_emulator.run(compiled, call, order)
 
 
-def _with_fragments(source: str, launch: Launch, folder: Path) -> Kernels:
+def _with_fragments(source: str, launch: Launch, folder: Path) -> EmulatedCall:
     return _blocked(*wmma_on_cpu.emulated(source, launch), folder)
 
 

@@ -12,7 +12,7 @@ TOLERANCE = 0.01
 # A predicted zero is right where fewer conflicts are counted than this share of the requests.
 STRAY_CONFLICTS = 0.001
 
-Test = Literal["close", "conflicts", "at_most", "at_least"]
+Agreement = Literal["close", "conflicts", "at_most", "at_least"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class CountedMetric:
 
     name: str
     metrics: tuple[str, ...]
-    test: Test = "close"
+    test: Agreement = "close"
     requests: str = ""
     beyond: str = ""
 

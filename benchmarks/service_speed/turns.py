@@ -23,7 +23,7 @@ from tirgemm.detect import device as detect_device
 from verification.service.processes import server_process
 
 ROOT = Path(__file__).resolve().parents[2]
-Measured = tuple[list[Turn], list[Turn]]
+TurnLists = tuple[list[Turn], list[Turn]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace) -> Measured:
+def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace) -> TurnLists:
     """Turns of ours and of the bare route at ``port``, in an order drawn anew for every round; the first of each is not
     kept."""
     bare = [request("GET", BARE, {})]
@@ -76,7 +76,7 @@ def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Names
 
 def asked(
     port: int, requests: Sequence[bytes], options: argparse.Namespace, *, bare_port: int | None = None
-) -> Measured:
+) -> TurnLists:
     """Turns in which these requests are sent, drawn at random; the bare route may be another server's."""
 
     def turn_of(turn: int) -> Turn:
@@ -93,7 +93,7 @@ class Figures:
         self._about = environment(detect_device(getattr(options, "device", "cpu")), ROOT, options.commit)
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, figure: str, measured: Measured, **about: Any) -> None:
+    def add(self, figure: str, measured: TurnLists, **about: Any) -> None:
         same = {"connections": self._options.connections, "turn_seconds": self._options.seconds}
         row = document.row_of(figure, same | about, *measured) | measured_at(self._about, None)
         print(f"{figure}: {row['per_second']:.0f} a second, p99 {row['p99_ms']:.1f} ms, share {row['share']:.2f}")

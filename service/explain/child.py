@@ -10,14 +10,14 @@ from tirgemm.errors import AnalysisFailed, TirgemmError
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 
 # A function of a module, and what it is called with.
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+RemoteCall = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Call], Any]:
+def _prepare(channel: Channel, arguments: list[str]) -> Callable[[RemoteCall], Any]:
     del arguments
     without_torch()
 
-    def handle(call: Call) -> Any:
+    def handle(call: RemoteCall) -> Any:
         channel.alive()
         function, values = call
         try:

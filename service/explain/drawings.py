@@ -14,7 +14,7 @@ from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, t
 from tirgemm.analysis.figures.timeline_chart import colours_of, timeline_svg
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.analysis.shared_tile import requests, shared_tile
-from tirgemm.analysis.simulate.counting import Kind
+from tirgemm.analysis.simulate.counting import RequestKind
 from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.analysis.tma_box import box_picture
 from tirgemm.errors import InvalidRequest
@@ -29,7 +29,7 @@ _UNIT = 16
 
 
 # What a shape of some class means.
-Key = tuple[tuple[str, str], ...]
+LegendKey = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Drawing:
     words: str
     svg: str
     topics: tuple[str, ...]
-    key: Key
+    key: LegendKey
 
 
-_LANES: Key = (
+_LANES: LegendKey = (
     ("hues", "the lane that gets the word, or the first of several; colours repeat after eight"),
     ("l", "a bank that has nothing to give in this wavefront"),
     ("x", "a wavefront that accesses without conflicts would not need"),
@@ -55,7 +55,7 @@ _LANES: Key = (
     ("", "phase: lanes that are served together, by the width of the access; wavefront: one pass of all banks"),
     ("", "the numbers on top are banks"),
 )
-_CELLS: Key = (
+_CELLS: LegendKey = (
     ("hues", "the bank in which a cell of 16 bytes begins, which is its number; four banks a colour"),
     ("d", "padding"),
     ("", "16x128:4+4: rows x columns: bytes of an element, + elements of padding after each row"),
@@ -64,20 +64,20 @@ _CELLS: Key = (
         "^3,3,3: permuted by a swizzle, which flips 3 bits of an element's place from bit 3 on by those 3 bits higher",
     ),
 )
-_FRAMES: Key = (
+_FRAMES: LegendKey = (
     ("o", "cells of the request's first phase that have their banks for themselves"),
     ("x", "cells of it of which two lanes want different words of one bank"),
 )
-_VALUES: Key = (
+_VALUES: LegendKey = (
     ("hues", "a thread's run of values; colours repeat after eight threads"),
     ("", "T5 v0-7: thread 5 copies this as its values 0 to 7; the numbers at the edges are rows and columns"),
 )
-_PARTS: Key = (
+_PARTS: LegendKey = (
     ("hues", "16 bytes by their place in the row of the matrix"),
     ("", "0-7: elements of that row; row 3, +16: the line of the box in shared memory, and the byte in it"),
 )
-_BARS: Key = (("h4", "blocks or tiles that run"), ("d", "places that stay empty"))
-_LINES: Key = (
+_BARS: LegendKey = (("h4", "blocks or tiles that run"), ("d", "places that stay empty"))
+_LINES: LegendKey = (
     (
         "line g",
         "bandwidth of a level: dram is memory, l2 the way from L2 to the SMs, shared the shared memory of all SMs",
@@ -141,7 +141,7 @@ def _banks(explanation: Explanation) -> Iterator[Drawing]:
     for access in order[:_MOST_REQUESTS]:
         assert access.example is not None
         try:
-            kind = Kind("shared", access.op, access.width, access.matrices, access.transposed).access
+            kind = RequestKind("shared", access.op, access.width, access.matrices, access.transposed).access
         except InvalidRequest:
             continue
         addresses = [0 if address is None else address for address in access.example.addresses]

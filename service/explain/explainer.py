@@ -20,7 +20,7 @@ from tirgemm.service.explain.page import explained_page
 from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
 
 T = TypeVar("T")
-Answer = tuple[dict[str, Any], str]
+ChildAnswer = tuple[dict[str, Any], str]
 
 _MODULE = "tirgemm.service.explain.child"
 _START_S = 60.0
@@ -45,7 +45,7 @@ class Explainer:
         self._closing = threading.Event()
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
 
-    async def answer(self, stored: StoredKernelInput) -> Answer:
+    async def answer(self, stored: StoredKernelInput) -> ChildAnswer:
         """The document and the page. Raises what explaining raises, and as ``call`` does."""
         known = (len(stored.candidates), sum(len(c.sample_sets) for c in stored.candidates))
         key = (stored.record.id, known, frozenset(stored.rates.items()))

@@ -30,7 +30,7 @@ _PAST_L1 = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _AccessGroup:
     """Accesses of one buffer that do the same, in the loop and around it."""
 
     accesses: tuple[AccessReport, ...]
@@ -64,12 +64,12 @@ class _Group:
         return Cell(f"{told}{sampled}".removeprefix(", "), "soft")
 
 
-def _grouped(accesses: Iterable[AccessReport]) -> list[_Group]:
+def _grouped(accesses: Iterable[AccessReport]) -> list[_AccessGroup]:
     groups: dict[object, list[AccessReport]] = {}
     for a in accesses:
         key = (a.buffer, a.operand, a.space, a.op, a.width, a.matrices, a.transposed, a.detail, a.fate, a.unknown)
         groups.setdefault(key, []).append(a)
-    return [_Group(tuple(same)) for same in groups.values()]
+    return [_AccessGroup(tuple(same)) for same in groups.values()]
 
 
 def shared(
@@ -117,7 +117,7 @@ def shared(
     return table(f"Shared memory{named}", heads, rows, notes=notes, topic="shared")
 
 
-def _of_copies(groups: Iterable[_Group]) -> Iterator[str]:
+def _of_copies(groups: Iterable[_AccessGroup]) -> Iterator[str]:
     """What the figures of cp.async mean where it is not served as a store is."""
     past = {group: SharedAccess("cp.async", group.first.width).past_l1 for group in groups}
     if any(group.total("conflicts") for group in past if not past[group]):
@@ -126,7 +126,7 @@ def _of_copies(groups: Iterable[_Group]) -> Iterator[str]:
         yield _PAST_L1
 
 
-def _verdict(group: _Group, note: str) -> Cell:
+def _verdict(group: _AccessGroup, note: str) -> Cell:
     if group.first.unknown:
         return Cell("unknown", "bad")
     if not group.total("requests"):

@@ -14,7 +14,7 @@ from tirgemm.events import Ended, Event, EventHandler, FallbackStored
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.heartbeat import Heartbeat
-from tirgemm.service.jobs.lease import Lease, Reason
+from tirgemm.service.jobs.lease import Lease, LeaseEnd
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
@@ -38,7 +38,7 @@ FALLBACK_SLICE_SECONDS = 2.0
 NEXT_JOBS = 8
 # Well before the process is ended by force (``process.GRACE_SECONDS``).
 HAND_BACK_SECONDS = 7.0
-_INTERRUPTIONS: dict[Reason, str] = {
+_INTERRUPTIONS: dict[LeaseEnd, str] = {
     "": "its lease ran out before its worker heard of it",
     "cancelled": "cancelled",
     "lost": "another worker has taken it over",

@@ -13,7 +13,7 @@ from tirgemm.tuning_db import JobQueue
 
 logger = logging.getLogger("tirgemm.worker")
 
-Reason = Literal["", "cancelled", "lost", "released"]
+LeaseEnd = Literal["", "cancelled", "lost", "released"]
 
 
 class Lease:
@@ -35,7 +35,7 @@ class Lease:
     ) -> None:
         self.cancel: threading.Event = CancelEvent(heartbeat)
         self._heartbeat = heartbeat
-        self.reason: Reason = ""
+        self.reason: LeaseEnd = ""
         self._queue = queue
         self._job_id = job_id
         self._owner = owner
@@ -46,7 +46,7 @@ class Lease:
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._beat, name=f"lease-{job_id}", daemon=True)
 
-    def stop(self, reason: Reason) -> None:
+    def stop(self, reason: LeaseEnd) -> None:
         """Ask for the work to stop; the first reason holds."""
         with self._lock:
             self.reason = self.reason or reason

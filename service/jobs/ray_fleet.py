@@ -27,7 +27,7 @@ CONNECT_SECONDS = 5.0
 # How long the devices that are there at the start are awaited.
 START_SECONDS = 60.0
 # Where a device is: the node, its kind, and which of the node's of that kind.
-_Place = tuple[str, str, int]
+_ActorPlace = tuple[str, str, int]
 
 
 class RayEngine(TuningEngine):
@@ -66,8 +66,8 @@ class RayFleet:
             raise DeviceUnavailable(f"what listens at {address} is no Ray cluster: {error}") from error
         self._builds = RayBuilds(lock_dir)
         self._imports = TunerImports()
-        self._engines: dict[_Place, RayEngine] = {}
-        self._starting: dict[_Place, NodeDevice] = {}
+        self._engines: dict[_ActorPlace, RayEngine] = {}
+        self._starting: dict[_ActorPlace, NodeDevice] = {}
         self.engines()
         for starting in list(self._starting.values()):
             starting.wait(START_SECONDS)
@@ -85,7 +85,7 @@ class RayFleet:
                 self._start(place)
         return list(self._engines.values())
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: _ActorPlace) -> None:
         """Begin to start an engine, or go on with it."""
         node_id, kind, _ = place
         starting = self._starting.get(place) or NodeDevice(node_id, kind)
@@ -127,12 +127,12 @@ class RayFleet:
         self._builds.close()
         ray.shutdown()
 
-    def _places(self) -> list[_Place]:
+    def _places(self) -> list[_ActorPlace]:
         try:
             nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
         except RayError as error:
             raise DeviceUnavailable(f"the Ray cluster does not answer: {type(error).__name__}") from error
-        places: list[_Place] = []
+        places: list[_ActorPlace] = []
         for node in nodes:
             counts = {"cpu": 1, "cuda": int(node["Resources"].get("GPU", 0))}
             places += [(node["NodeID"], kind, number) for kind in self._kinds for number in range(counts[kind])]

@@ -55,10 +55,10 @@ class _Ladder:
         )
 
 
-Measured = Sequence[tuple[Gemm, Sequence[RungFigures], dict[str, float]]]
+MeasuredLadders = Sequence[tuple[Gemm, Sequence[RungFigures], dict[str, float]]]
 
 
-def page(groups: Sequence[tuple[Measured, str]]) -> str:
+def page(groups: Sequence[tuple[MeasuredLadders, str]]) -> str:
     """The page of some problems' ladders, each with its baselines' TFLOP/s, by the places where they were taken."""
     return render(
         "ladder.html",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import fit_estimate
-from benchmarks.fit_estimate import Measured
+from benchmarks.fit_estimate import MeasuredConfigs
 from tirgemm.families import simt, tensorcore, wgmma
 from tirgemm.families.common.fit_file import FILE
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, estimate_us
@@ -59,7 +59,7 @@ def test_the_error_is_least_at_the_constants_that_made_the_times() -> None:
     default = family.default(gemm, H200, "sustained")
     rows = [Cuts.of(plan(gemm, default.with_(stages=stages), H200.units)) for stages in (2, 3, 4, 5)]
     cuts = Cuts(*(np.array([getattr(row, field.name) for row in rows]) for field in fields(Cuts)))
-    problem = Measured(gemm, cuts, estimate_us(cuts, gemm, H200, "sustained"))
+    problem = MeasuredConfigs(gemm, cuts, estimate_us(cuts, gemm, H200, "sustained"))
     present = CONSTANTS["sustained"]
     assert fit_estimate.error([problem], H200, "sustained", present) == 0.0
     slower = replace(present, launch_us=2 * present.launch_us)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ KEYWORDS = {
     ("tirgemm/torch/acceleration.py", "accelerate"),
     ("tuning_db/tune.py", "tune"),
 }
+# What is assigned to a type's name, and is no type.
+DECLARATIONS = ("Annotated[", "TypeVar(", "ParamSpec(")
 # What makes a signature another thing: options of a command line, arguments of a GPU kernel.
 COMMAND, GPU_KERNEL = "typer.Option", "triton.jit"
 
@@ -77,3 +80,32 @@ def test_no_variable_is_named_for_having_been_found() -> None:
     assert named_found("def f(found):\n    a, found = 1, found\n") == [1, 2]
     lines = {file: named_found(text) for file, text in sources(*PRODUCT, "scripts", "tests")}
     assert {file: numbers for file, numbers in lines.items() if numbers} == {}, "name it by what it holds"
+
+
+def meanings(file: str, text: str) -> Iterator[tuple[str, str]]:
+    """What a module's type names stand for: a class, or what an alias is of. Options and parameters that are declared
+    with Annotated, and type variables, are no types of their own."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, f"a class of {file}"
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and node.col_offset == 0:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            value = ast.unparse(node.value).strip("\"'")
+            stands = isinstance(target, ast.Name) and re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", target.id)
+            if (
+                isinstance(target, ast.Name)
+                and stands
+                and not value.startswith(("Annotated[", "TypeVar(", "ParamSpec("))
+            ):
+                yield target.id, value.removeprefix("npt.")
+
+
+def test_no_type_name_means_two_things() -> None:
+    same = 'Row = "dict[str, Any]"\nclass Case:\n    pass\n'
+    assert list(meanings("a.py", same)) == [("Row", "dict[str, Any]"), ("Case", "a class of a.py")]
+    of: dict[str, set[str]] = {}
+    for file, text in sources(*PRODUCT, "scripts"):
+        for name, meaning in meanings(file, text):
+            of.setdefault(name, set()).add(meaning)
+    assert len(of) > 700
+    assert {name: sorted(each) for name, each in of.items() if len(each) > 1} == {}

@@ -4,7 +4,6 @@ be."""
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,8 +59,6 @@ KNOWN_CIRCLES: dict[str, list[set[str]]] = {
     "modules": [],
     "folders": [],
 }
-# Class names that are there twice today.
-KNOWN_TWICE: set[str] = set()
 # Heavy or server-side packages that the client's world never imports, not even inside a function.
 HEAVY = {
     "tvm",
@@ -336,16 +333,6 @@ def test_the_client_loads_nothing_heavy(statement: str) -> None:
     code = f"{statement}\nimport sys\nprint('loaded', *(n for n in {sorted(HEAVY - {'pydantic'})} if n in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "loaded"
-
-
-def test_no_two_classes_have_one_name() -> None:
-    places: dict[str, list[str]] = {}
-    for top in (*PACKAGES, "benchmarks", "verification"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            for name in re.findall(r"^class +(?!_)(\w+)", path.read_text(), re.MULTILINE):
-                places.setdefault(name, []).append(str(path.relative_to(ROOT)))
-    assert len(places) > 500
-    assert {name for name, paths in places.items() if len(paths) > 1} == KNOWN_TWICE, places
 
 
 def test_no_file_is_longer_than_a_room() -> None:

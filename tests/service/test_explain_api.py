@@ -22,7 +22,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.explain import explainer as module
-from tirgemm.service.explain.explainer import Answer, Explainer
+from tirgemm.service.explain.explainer import ChildAnswer, Explainer
 from tirgemm.service.explain.gather import StoredKernelInput
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.timings import SearchSummary, SelectionReason, StreamTiming, Timing, Timings
@@ -197,7 +197,7 @@ def test_what_is_known_does_not_wait_for_what_is_being_explained(
     known, other = (StoredKernelInput.of(service.store, gpu_kernel(service.store, gemm)) for gemm in (SMALL, OTHER))
     explainer, begun, go = Explainer(), threading.Event(), threading.Event()
 
-    def ask(_: str, __: object, arguments: tuple[StoredKernelInput]) -> Answer:
+    def ask(_: str, __: object, arguments: tuple[StoredKernelInput]) -> ChildAnswer:
         (stored,) = arguments
         if stored is other:
             begun.set()
@@ -228,7 +228,7 @@ def test_a_process_that_ends_is_replaced_and_an_end_cancels(
     stored = StoredKernelInput.of(service.store, gpu_kernel(service.store, SMALL))
     explainer = Explainer()
 
-    async def twice() -> tuple[Answer, Answer]:
+    async def twice() -> tuple[ChildAnswer, ChildAnswer]:
         first = await explainer.answer(stored)
         assert explainer._child is not None
         explainer._child.kill()

@@ -26,8 +26,8 @@ from tirgemm.analysis.ir.expressions import (
 )
 from tirgemm.analysis.ir.inline_bindings import inlined
 from tirgemm.analysis.ir.patterns import LANES, Requests
-from tirgemm.analysis.ir.sites import Assign, Block, If, Loop, Site, Space, While
-from tirgemm.analysis.simulate.counting import Kind, RequestCounter, Tally
+from tirgemm.analysis.ir.sites import Assign, If, Loop, Site, SiteSpace, Statements, While
+from tirgemm.analysis.simulate.counting import RequestCounter, RequestKind, Tally
 from tirgemm.analysis.simulate.evaluate import Extents, run
 
 _LEAVES = [symbol(name) for name in (LANE, WARP, "blockIdx.x", "loop%1:k", "loop%2:i")]
@@ -76,12 +76,12 @@ def _conditions() -> st.SearchStrategy[IrExpr]:
     )
 
 
-def _body(site: Site, condition: IrExpr) -> Block:
+def _body(site: Site, condition: IrExpr) -> Statements:
     inner = If(condition, (site,), ())
     return (Loop("loop%1:k", const(5), (Loop("loop%2:i", const(4), (inner,)),)),)
 
 
-def _tally(body: Block, kind: Kind, extents: Extents) -> Tally:
+def _tally(body: Statements, kind: RequestKind, extents: Extents) -> Tally:
     counter, tally = RequestCounter(bank_model("sm_90a")), Tally()
 
     def report(_: Site, requests: Requests) -> None:
@@ -95,7 +95,7 @@ def _tally(body: Block, kind: Kind, extents: Extents) -> Tally:
     return tally
 
 
-def _one_by_one(address: IrExpr, condition: IrExpr, kind: Kind, threads: int) -> Tally:
+def _one_by_one(address: IrExpr, condition: IrExpr, kind: RequestKind, threads: int) -> Tally:
     counter, tally = RequestCounter(bank_model("sm_90a")), Tally()
     lanes = np.arange(LANES)
     for values in product(*(range(extent) for extent in _EXTENTS.values())):
@@ -126,11 +126,11 @@ _EDGE = make("lt", make("mul", symbol("blockIdx.x"), const(40)), make("mul", sym
     op=st.sampled_from(["load", "store"]),
 )
 def test_classes_count_as_every_request_does(
-    address: IrExpr, condition: IrExpr, threads: int, width: int, space: Space, op: str
+    address: IrExpr, condition: IrExpr, threads: int, width: int, space: SiteSpace, op: str
 ) -> None:
     place = make("mul", address, const(width))
     site = Site(1, "s", "", space, op, width, place)
-    kind = Kind.of(site)
+    kind = RequestKind.of(site)
     mine = _tally(_body(site, condition), kind, Extents((6, 1, 1), threads))
     other = _one_by_one(place, condition, kind, threads)
     assert (mine.requests, mine.counts.tolist()) == (other.requests, other.counts.tolist())
@@ -169,7 +169,7 @@ def test_registers_turn_as_they_are_assigned() -> None:
         4,
         make("add", make("mul", tile, const(512)), make("mul", symbol(LANE), const(4))),
     )
-    body: Block = (
+    body: Statements = (
         Assign("tile%0[0]", make("add", symbol("blockIdx.x"), const(3))),
         While(
             make("lt", tile, const(20)),
@@ -179,7 +179,7 @@ def test_registers_turn_as_they_are_assigned() -> None:
             ),
         ),
     )
-    tally = _tally(body, Kind.of(site), Extents((2, 1, 1), 32))
+    tally = _tally(body, RequestKind.of(site), Extents((2, 1, 1), 32))
     expected = sum(t % 5 != 0 for first in (3, 4) for t in range(first, 20, 2))
     assert tally.requests == expected
     assert tally["sectors"] == 4 * expected
@@ -210,7 +210,7 @@ def test_many_turns_are_counted_from_some() -> None:
     place = make("add", make("mul", tile, const(68)), make("mul", symbol(LANE), const(4)))
     site = Site(1, "d", "", "global", "store", 4, place)
     turns = 10_000
-    body: Block = (
+    body: Statements = (
         Assign("tile%0[0]", const(0)),
         While(make("lt", tile, const(turns)), (site, Assign("tile%0[0]", make("add", tile, const(1))))),
     )

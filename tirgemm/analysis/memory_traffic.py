@@ -21,7 +21,7 @@ from tirgemm.analysis.ir.unrolled_copies import Access, accesses_of
 from tirgemm.analysis.ir.walk import walk
 from tirgemm.analysis.match.accesses import Matching, OpcodeCount, match
 from tirgemm.analysis.sass.program import Function, disassemble
-from tirgemm.analysis.simulate.counting import Kind, RequestCounter, Tally
+from tirgemm.analysis.simulate.counting import RequestCounter, RequestKind, Tally
 from tirgemm.analysis.simulate.evaluate import Extents, run
 from tirgemm.analysis.simulate.shared_aliasing import operands
 from tirgemm.device import Device
@@ -223,7 +223,7 @@ def analyse_kernel(
         if site.op not in LSU:
             tallies[access].requests += float(requests.weights.sum())
             return
-        kind = Kind.of(site)
+        kind = RequestKind.of(site)
         try:
             for width, share in matching.uses.get(site, {site.width: 1.0}).items():
                 counter.count(replace(kind, width=width), requests, tallies[access], share)
@@ -340,8 +340,8 @@ def _example(site: Site, width: int, tally: Tally, model: BankModel) -> Example 
     shown = tuple(a if on else None for a, on in zip(addresses, active, strict=True))
     if site.space == "global":
         return Example(shown)
-    kind = Kind.of(site)
-    access = Kind("shared", kind.op, width, kind.matrices, kind.transposed).access
+    kind = RequestKind.of(site)
+    access = RequestKind("shared", kind.op, width, kind.matrices, kind.transposed).access
     if not model.tells(access):
         return Example(shown)
     report = wavefronts.analyze(addresses, access, active, model, sources)

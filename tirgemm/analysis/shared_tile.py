@@ -8,7 +8,7 @@ import numpy as np
 
 from tirgemm.analysis.banks.access_patterns import Pattern
 from tirgemm.analysis.memory_traffic import AccessReport
-from tirgemm.analysis.simulate.counting import Kind
+from tirgemm.analysis.simulate.counting import RequestKind
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, InvalidRequest
@@ -46,7 +46,7 @@ def requests(tile: SharedTile, accesses: Sequence[AccessReport]) -> dict[str, Pa
 def _pattern(tile: SharedTile, access: AccessReport, base: int) -> Pattern | None:
     assert access.example is not None
     try:
-        kind = Kind("shared", access.op, access.width, access.matrices, access.transposed).access
+        kind = RequestKind("shared", access.op, access.width, access.matrices, access.transposed).access
     except InvalidRequest:
         return None
     active = np.array([[address is not None for address in access.example.addresses]])

@@ -50,7 +50,7 @@ LAYOUTS = ("nt", "nt", "nn", "tn", "tt")
 _MOST_ELEMENTS = 2**30
 _NAME = re.compile(r"(judge|fit)-(0|[1-9][0-9]{0,8})")
 
-Value = TypeVar("Value")
+Drawn = TypeVar("Drawn")
 Draw = Callable[[random.Random], tuple[int, int, int]]
 
 
@@ -123,5 +123,5 @@ def _side(source: random.Random, least: int, most: int) -> int:
     return min(most, int(least * math.exp(source.random() * math.log((most + 1) / least))))
 
 
-def _one(source: random.Random, values: Sequence[Value]) -> Value:
+def _one(source: random.Random, values: Sequence[Drawn]) -> Drawn:
     return values[int(source.random() * len(values))]

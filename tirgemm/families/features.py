@@ -18,7 +18,7 @@ from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithDerivedKnobs, WithTileWork
 from tirgemm.families.common.alignment import access_width
-from tirgemm.families.common.config_columns import Column, ConfigColumns
+from tirgemm.families.common.config_columns import ConfigColumns, KnobColumn
 from tirgemm.families.common.knob_parts import knob_parts
 from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.common.tile_work import Features, TileWork, physical_features
@@ -50,14 +50,14 @@ def expected_us(
     return us * np.exp(-model.log_gain(inputs, configs))
 
 
-def _derived(configs: Sequence[Config], family: object) -> Mapping[str, Column]:
+def _derived(configs: Sequence[Config], family: object) -> Mapping[str, KnobColumn]:
     if not isinstance(family, WithDerivedKnobs):
         return {}
     rows: list[Mapping[str, Value]] = [family.derived_knobs(config) for config in configs]
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def _work_of_knobs(gemm: Gemm, configs: ConfigColumns, device: Device, derived: Mapping[str, Column]) -> TileWork:
+def _work_of_knobs(gemm: Gemm, configs: ConfigColumns, device: Device, derived: Mapping[str, KnobColumn]) -> TileWork:
     """Tiles without clusters in waves of one block an SM, as far as the knobs say."""
     parts = knob_parts({**configs.knobs, **derived})
     absent = np.full(len(configs), math.nan)

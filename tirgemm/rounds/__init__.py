@@ -19,7 +19,7 @@ _LEAST_SAMPLES = 3
 _QUIET_S = 0.01
 _TURN_S = 0.02
 
-Block = Callable[[], list[float]]
+SampleBlock = Callable[[], list[float]]
 Sample = TypeVar("Sample")
 
 
@@ -74,7 +74,7 @@ def settle(limit_s: float = 0.25) -> None:
             return
 
 
-def turn(calls: Iterator[Callable[[], object]], block: Block) -> Block:
+def turn(calls: Iterator[Callable[[], object]], block: SampleBlock) -> SampleBlock:
     """``block`` as one turn among contenders: settled, one call unmeasured, then samples for about 20 ms."""
 
     def run() -> list[float]:

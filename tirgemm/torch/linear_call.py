@@ -22,7 +22,7 @@ from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
     SLOWER,
-    Choice,
+    CallChoice,
     PreparedCall,
     ProductOperands,
     Unserved,
@@ -103,7 +103,7 @@ def linear_choice(
     act: str = "none",
     invariant: bool = False,
     dependent_launch: bool = False,
-) -> Choice:
+) -> CallChoice:
     """The kernel that serves a call of ``linear``, or why PyTorch computes it."""
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return Unserved("tensor subclass")

@@ -80,7 +80,7 @@ class PreparedCall:
         return d.unsqueeze(0) if self.batch_of_one and d.dim() == 2 else d
 
 
-Choice: TypeAlias = "PreparedCall | Unserved"
+CallChoice: TypeAlias = "PreparedCall | Unserved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ class ChoiceCache(Generic[V]):
                 self.known[key] = value
 
 
-_CHOICES: ChoiceCache[Choice] = ChoiceCache()
+_CHOICES: ChoiceCache[CallChoice] = ChoiceCache()
 
 
-def choose(operands: ProductOperands, *, tuned: bool = False) -> Choice:
+def choose(operands: ProductOperands, *, tuned: bool = False) -> CallChoice:
     """The kernel for a call, or why there is none; only ``tuned`` ones where that is asked for."""
     if any(t.layout is not torch.strided or t.is_meta for t in operands.tensors):
         return Unserved("meta tensor" if any(t.is_meta for t in operands.tensors) else "no strided tensor")
@@ -158,7 +158,7 @@ def choose(operands: ProductOperands, *, tuned: bool = False) -> Choice:
     return choice
 
 
-def _chosen(operands: ProductOperands, tuned: bool) -> Choice:
+def _chosen(operands: ProductOperands, tuned: bool) -> CallChoice:
     try:
         gemm, a, b = problem_of(operands)
         device = device_of(operands.a.device)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tirgemm.torch.inference_only import refuse_gradients
 from tirgemm.torch.linear_call import PLAIN, records_gradients
-from tirgemm.torch.prepared_call import REFUSED, Choice, PreparedCall, ProductOperands, Unserved, choose
+from tirgemm.torch.prepared_call import REFUSED, CallChoice, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
 
 
@@ -36,7 +36,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
-def matmul_choice(a: Tensor, b: Tensor) -> Choice:
+def matmul_choice(a: Tensor, b: Tensor) -> CallChoice:
     """The kernel that serves a call of ``matmul``, or why PyTorch computes it."""
     if type(a) not in PLAIN or type(b) not in PLAIN:
         return Unserved("tensor subclass")

@@ -34,7 +34,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times
 
-Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 # A config that takes twice as long as the fastest weighs 1/8: the model must know slow ones from fast ones, too, and be
 # right about the fastest.
@@ -68,7 +68,7 @@ class FamilyRows:
 
     configs: ConfigColumns
     features: Features
-    us: Array
+    us: Floats
 
 
 @dataclass(frozen=True)
@@ -80,29 +80,29 @@ class ProblemRows:
     families: tuple[FamilyRows, ...]
 
     @cached_property
-    def us(self) -> Array:
+    def us(self) -> Floats:
         return np.concatenate([rows.us for rows in self.families])
 
     @cached_property
-    def estimates_us(self) -> Array:
+    def estimates_us(self) -> Floats:
         each = [np.broadcast_to(rows.features["estimate_us"], len(rows.us)) for rows in self.families]
         return np.concatenate(each).astype(np.float64)
 
     @property
-    def weights(self) -> Array:
-        weights: Array = (self.us.min() / self.us) ** NEARNESS
+    def weights(self) -> Floats:
+        weights: Floats = (self.us.min() / self.us) ** NEARNESS
         return weights
 
     @property
-    def targets(self) -> Array:
+    def targets(self) -> Floats:
         gains = np.log(self.estimates_us / self.us)
-        targets: Array = gains - np.average(gains, weights=self.weights)
+        targets: Floats = gains - np.average(gains, weights=self.weights)
         return targets
 
     def matrix(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
         return np.concatenate([matrix(names, rows.features, rows.configs) for rows in self.families])
 
-    def log_gains(self, model: RankingModel) -> Array:
+    def log_gains(self, model: RankingModel) -> Floats:
         """What ``model`` says of each config, in the order of ``us``."""
         return np.concatenate([model.log_gain(rows.features, rows.configs) for rows in self.families])
 
@@ -200,14 +200,14 @@ def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mappin
     }
 
 
-def _weights(problems: Sequence[ProblemRows]) -> Array:
+def _weights(problems: Sequence[ProblemRows]) -> Floats:
     """Of every row, on average a half, to which the trees' regularisation is matched."""
-    weights: Array = np.concatenate([problem.weights / problem.weights.sum() ** BREADTH for problem in problems])
+    weights: Floats = np.concatenate([problem.weights / problem.weights.sum() ** BREADTH for problem in problems])
     weights /= 2 * weights.mean()
     return weights
 
 
-Sizes = tuple[int, int]
+WeightSizes = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def held_out(
     """Every problem as ranked by a model trained on the rest of them and of ``others``, as ``train`` has them: every
     shape of its (n, k) is held out with it, and where there are ``folds`` those of other (n, k) as well. ``apart``: and
     as ranked by a model trained on ``others`` alone."""
-    groups: dict[Sizes, list[ProblemRows]] = {}
+    groups: dict[WeightSizes, list[ProblemRows]] = {}
     for problem in problems:
         groups.setdefault((problem.gemm.n, problem.gemm.k), []).append(problem)
     names = sorted(groups, key=lambda sizes: hashlib.sha256(repr(sizes).encode()).digest())
@@ -309,7 +309,7 @@ def write(document: Mapping[str, Any], path: Path) -> int:
     return len(data)
 
 
-def shares(problem: ProblemRows, times: Array) -> tuple[float, ...]:
+def shares(problem: ProblemRows, times: Floats) -> tuple[float, ...]:
     """The fastest time over the fastest of the 1, 4 and 8 configs to which ``times`` gives the least."""
     order = np.argsort(times.astype(np.float32), kind="stable")
     return tuple(float(problem.us.min() / problem.us[order[:count]].min()) for count in FIRST)

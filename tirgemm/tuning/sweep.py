@@ -44,7 +44,7 @@ class Outcome:
 
 
 @dataclass
-class _Problem:
+class _SweptProblem:
     """One search of the sweep, and the problems that learn from its results. ``gain`` is the logarithm of the speed-up
     that its next batch is expected to bring."""
 
@@ -53,7 +53,7 @@ class _Problem:
     gain: float = math.inf
     best_us: float | None = None
     batches: int = 0
-    alike: list[_Problem] = field(default_factory=list)
+    alike: list[_SweptProblem] = field(default_factory=list)
 
     def note(self) -> None:
         """Learn from the batch that has come back how much the next is likely to gain."""
@@ -84,11 +84,11 @@ class Sweep:
         self.deadline = time.monotonic() + seconds
         self.on_outcome = on_outcome
         self.outcomes: list[Outcome] = []
-        self.problems: list[_Problem] = []
+        self.problems: list[_SweptProblem] = []
         for tuning in tunings:
             loop = tuning.search_loop() if configs is None else tuning.loop_over(configs[tuning.gemm])
             loop.at_once = AT_ONCE if len(tunings) > 1 else None
-            problem = _Problem(tuning, loop)
+            problem = _SweptProblem(tuning, loop)
             problem.loop.deadline = tuning.deadline = self.deadline
             self.problems.append(problem)
         of = {problem.tuning.gemm: problem for problem in self.problems}
@@ -121,7 +121,7 @@ class Sweep:
                 self._finish(problem)
         return self.outcomes
 
-    def _step(self, waiting: list[_Problem]) -> None:
+    def _step(self, waiting: list[_SweptProblem]) -> None:
         """Submit builds, take over those that have ended, measure one."""
         overlap = waiting[0].loop.overlap
         workbench = waiting[0].tuning.workbench
@@ -140,7 +140,7 @@ class Sweep:
             for problem in waiting:
                 problem.loop.drop_overdue()
 
-    def _propose(self, waiting: list[_Problem], most: int) -> None:
+    def _propose(self, waiting: list[_SweptProblem], most: int) -> None:
         """Batches for the problems of the likeliest gain, until ``most`` candidates are in flight."""
         while sum(len(p.loop.building) + len(p.loop.built) for p in waiting) < most:
             willing = [p for p in waiting if p.loop.wants_proposals()]
@@ -150,7 +150,7 @@ class Sweep:
             problem.batches += 1
             problem.loop.propose()
 
-    def _measure_one(self, waiting: list[_Problem]) -> None:
+    def _measure_one(self, waiting: list[_SweptProblem]) -> None:
         built = [p for p in waiting if p.loop.built]
         if not built:
             return
@@ -161,7 +161,7 @@ class Sweep:
         if problem.loop.awaited == 0:
             problem.note()
 
-    def _finish(self, problem: _Problem) -> None:
+    def _finish(self, problem: _SweptProblem) -> None:
         """Select, certify and store, and tell what came of it."""
         tuning = problem.tuning
         tuning.deadline = None

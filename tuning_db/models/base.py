@@ -10,7 +10,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 # SQLite gives row numbers to INTEGER keys only.
 Serial = BigInteger().with_variant(Integer, "sqlite")
-Json = JSON(none_as_null=True)
+JsonColumn = JSON(none_as_null=True)
 # Ids that must never be given out twice, even after the newest row was deleted.
 NEVER_REUSED = {"sqlite_autoincrement": True}
 

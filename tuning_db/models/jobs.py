@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Float, ForeignKey, Index, Integer, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tirgemm.tuning_db.models.base import NEVER_REUSED, Base, Json, Serial
+from tirgemm.tuning_db.models.base import NEVER_REUSED, Base, JsonColumn, Serial
 
 
 class JobRow(Base):
@@ -26,7 +26,7 @@ class JobRow(Base):
     live_key: Mapped[str | None] = mapped_column(String(64), unique=True)
     gemm_id: Mapped[int] = mapped_column(ForeignKey("gemms.id"))
     device_key: Mapped[str] = mapped_column(String(255))
-    device: Mapped[Any] = mapped_column(Json)
+    device: Mapped[Any] = mapped_column(JsonColumn)
     regime: Mapped[str] = mapped_column(String(16))
     trials: Mapped[int] = mapped_column(Integer)
     seconds: Mapped[float] = mapped_column(Float(53))
@@ -107,7 +107,7 @@ class EventRow(Base):
     id: Mapped[int] = mapped_column(Serial, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     kind: Mapped[str] = mapped_column(String(64))
-    data: Mapped[Any] = mapped_column(Json)
+    data: Mapped[Any] = mapped_column(JsonColumn)
     at: Mapped[str] = mapped_column(String(32))
 
 
@@ -117,6 +117,6 @@ class WorkerRow(Base):
     __tablename__ = "workers"
 
     name: Mapped[str] = mapped_column(String(255), primary_key=True)
-    devices: Mapped[Any] = mapped_column(Json)
-    measuring: Mapped[Any] = mapped_column(Json, server_default="[]")
+    devices: Mapped[Any] = mapped_column(JsonColumn)
+    measuring: Mapped[Any] = mapped_column(JsonColumn, server_default="[]")
     seen: Mapped[float] = mapped_column(Float(53))

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Float, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tirgemm.tuning_db.models.base import NEVER_REUSED, Base, Json, Serial
+from tirgemm.tuning_db.models.base import NEVER_REUSED, Base, JsonColumn, Serial
 
 
 class CertificateRow(Base):
@@ -18,9 +18,9 @@ class CertificateRow(Base):
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     kernel_sha256: Mapped[str] = mapped_column(String(64), index=True)
     passed: Mapped[bool] = mapped_column(Boolean)
-    tests: Mapped[Any] = mapped_column(Json)
+    tests: Mapped[Any] = mapped_column(JsonColumn)
     reference: Mapped[str] = mapped_column(Text)
-    environment: Mapped[Any] = mapped_column(Json)
+    environment: Mapped[Any] = mapped_column(JsonColumn)
     at: Mapped[str] = mapped_column(String(64))
 
 
@@ -49,12 +49,12 @@ class KernelRow(Base):
     device_key: Mapped[str] = mapped_column(ForeignKey("devices.key"))
     regime: Mapped[str] = mapped_column(String(16))
     role: Mapped[str] = mapped_column(String(16))
-    device: Mapped[Any] = mapped_column(Json)
-    config: Mapped[Any] = mapped_column(Json)
+    device: Mapped[Any] = mapped_column(JsonColumn)
+    config: Mapped[Any] = mapped_column(JsonColumn)
     kernel_sha256: Mapped[str] = mapped_column(String(64), index=True)
     artifact_sha256: Mapped[str] = mapped_column(ForeignKey("artifacts.sha256"))
     certificate_digest: Mapped[str | None] = mapped_column(ForeignKey("certificates.digest"))
-    timings: Mapped[Any] = mapped_column(Json)
+    timings: Mapped[Any] = mapped_column(JsonColumn)
     trials: Mapped[int] = mapped_column(Integer)
     origin: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[str] = mapped_column(String(64))

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tirgemm.tuning_db.models.base import NEVER_REUSED, Base, Json, Serial
+from tirgemm.tuning_db.models.base import NEVER_REUSED, Base, JsonColumn, Serial
 
 
 class GemmRow(Base):
@@ -33,7 +33,7 @@ class DeviceRow(Base):
     __tablename__ = "devices"
 
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
-    description: Mapped[Any] = mapped_column(Json)
+    description: Mapped[Any] = mapped_column(JsonColumn)
     updated_at: Mapped[str] = mapped_column(String(32))
 
 
@@ -43,7 +43,7 @@ class ImportRow(Base):
     __tablename__ = "imports"
 
     sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
-    header: Mapped[Any] = mapped_column(Json)
+    header: Mapped[Any] = mapped_column(JsonColumn)
     imported_at: Mapped[str] = mapped_column(String(32))
 
 
@@ -65,12 +65,12 @@ class CandidateRow(Base):
     regime: Mapped[str] = mapped_column(String(16))
     config_digest: Mapped[str] = mapped_column(String(16))
     family: Mapped[str] = mapped_column(String(64))
-    config: Mapped[Any] = mapped_column(Json)
+    config: Mapped[Any] = mapped_column(JsonColumn)
     status: Mapped[str] = mapped_column(String(16))
     message: Mapped[str] = mapped_column(Text)
     rule: Mapped[str] = mapped_column(Text)
     error: Mapped[float | None] = mapped_column(Float(53))
-    trace: Mapped[Any] = mapped_column(Json, nullable=True)
+    trace: Mapped[Any] = mapped_column(JsonColumn, nullable=True)
     source_sha256: Mapped[str] = mapped_column(String(64))
     binary_sha256: Mapped[str] = mapped_column(String(64))
     kernel_sha256: Mapped[str] = mapped_column(String(64))
@@ -92,9 +92,9 @@ class SampleSetRow(Base):
     candidate_id: Mapped[int] = mapped_column(ForeignKey("candidates.id", ondelete="CASCADE"))
     digest: Mapped[str] = mapped_column(String(64))
     reason: Mapped[str] = mapped_column(String(16))
-    samples_us: Mapped[Any] = mapped_column(Json)
-    baselines: Mapped[Any] = mapped_column(Json)
-    conditions: Mapped[Any] = mapped_column(Json)
+    samples_us: Mapped[Any] = mapped_column(JsonColumn)
+    baselines: Mapped[Any] = mapped_column(JsonColumn)
+    conditions: Mapped[Any] = mapped_column(JsonColumn)
     median_us: Mapped[float] = mapped_column(Float(53))
     origin: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[str] = mapped_column(String(32))

@@ -136,10 +136,10 @@ def _figures(numbers: Sequence[int]) -> Select[Any]:
 
 
 # Of a candidate: the number of its problem, its device, regime and config.
-_Key = tuple[int, str, str, str]
+_RowKey = tuple[int, str, str, str]
 
 
-def _report_samples(connection: Connection, keys: Collection[_Key]) -> dict[_Key, Row[Any]]:
+def _report_samples(connection: Connection, keys: Collection[_RowKey]) -> dict[_RowKey, Row[Any]]:
     """The newest samples that report kernels' figures, by their candidates."""
     columns = (CandidateRow.gemm_id, CandidateRow.device_key, CandidateRow.regime, CandidateRow.config_digest)
     sets = select(*columns, SampleSetRow.samples_us, SampleSetRow.baselines, SampleSetRow.median_us).join(
@@ -147,7 +147,7 @@ def _report_samples(connection: Connection, keys: Collection[_Key]) -> dict[_Key
     )
     sets = sets.where(SampleSetRow.reason == "report").order_by(SampleSetRow.id)
 
-    def read(part: Sequence[_Key]) -> list[Row[Any]]:
+    def read(part: Sequence[_RowKey]) -> list[Row[Any]]:
         # SQLite finds candidates of tuples by no index, and of values for each column by that of all four.
         values = (column.in_(sorted(set(each))) for column, each in zip(columns, zip(*part, strict=True), strict=True))
         taken = fetch(connection, sets.where(*values, tuple_(*columns).in_(part)))
@@ -159,11 +159,11 @@ def _report_samples(connection: Connection, keys: Collection[_Key]) -> dict[_Key
     return {tuple(row[:4]): row for row in sound(read, sorted(keys), "what was measured of")}
 
 
-def _key(record: KernelRecord, row: Row[Any]) -> _Key:
+def _key(record: KernelRecord, row: Row[Any]) -> _RowKey:
     return row.gemm_id, row.device_key, row.regime, record.config.digest
 
 
-def _listed(record: KernelRecord, row: Row[Any], samples: Mapping[_Key, Row[Any]]) -> ListedKernel:
+def _listed(record: KernelRecord, row: Row[Any], samples: Mapping[_RowKey, Row[Any]]) -> ListedKernel:
     taken = samples.get(_key(record, row))
     # Another kernel of the same config may have reported since.
     if taken is None or row.us is None or abs(taken.median_us / row.us - 1) > SAME_MEDIAN:

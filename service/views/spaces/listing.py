@@ -71,7 +71,7 @@ class SpaceSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _CandidateGroup:
     """Candidates of one family and status; ``us``: the least time among them."""
 
     family: str
@@ -228,7 +228,7 @@ def _places_of(database: Database, gemms: Collection[str], conditions: Iterable[
 
 def summaries(database: Database, shipped: ShippedRecords, places: Collection[Place]) -> list[SpaceSummary]:
     """What is listed of some spaces, in their order."""
-    groups: dict[Place, list[_Group]] = {place: [] for place in places}
+    groups: dict[Place, list[_CandidateGroup]] = {place: [] for place in places}
     names = (GemmRow.text, CandidateRow.device_key, CandidateRow.regime)
     columns = (*names, CandidateRow.family, CandidateRow.status)
     counted = (
@@ -241,13 +241,13 @@ def summaries(database: Database, shipped: ShippedRecords, places: Collection[Pl
         rows: list[Any] = list(connection.execute(counted))
     for text, key, regime, family, status, count, us in rows:
         if (text, key, regime) in groups:
-            groups[text, key, regime].append(_Group(family, status, count, us, shipped=False))
+            groups[text, key, regime].append(_CandidateGroup(family, status, count, us, shipped=False))
     for place, own in groups.items():
         own += _beneath(database, shipped, place, has_own=bool(own))
     return [_summary(place, own) for place, own in groups.items()]
 
 
-def _beneath(database: Database, shipped: ShippedRecords, place: Place, *, has_own: bool) -> Iterator[_Group]:
+def _beneath(database: Database, shipped: ShippedRecords, place: Place, *, has_own: bool) -> Iterator[_CandidateGroup]:
     """The shipped candidates of a space that the database has not, a group each."""
     text, key, regime = place
     file = shipped.of(key)
@@ -260,10 +260,10 @@ def _beneath(database: Database, shipped: ShippedRecords, place: Place, *, has_o
             known = set(connection.execute(digests.where(*of_place)).scalars())
     for candidate in candidates:
         if not known or candidate.config.digest not in known:
-            yield _Group(candidate.config.family, candidate.status, 1, candidate.search_us, shipped=True)
+            yield _CandidateGroup(candidate.config.family, candidate.status, 1, candidate.search_us, shipped=True)
 
 
-def _summary(place: Place, groups: list[_Group]) -> SpaceSummary:
+def _summary(place: Place, groups: list[_CandidateGroup]) -> SpaceSummary:
     statuses: Counter[str] = Counter()
     families: Counter[str] = Counter()
     for group in groups:

@@ -19,7 +19,7 @@ from tirgemm.artifact import native
 from tirgemm.detect import device as detect
 from tirgemm.gemm import Gemm
 from tirgemm.reference.numbers import activate, decode, encode
-from tirgemm.rounds import Block
+from tirgemm.rounds import SampleBlock
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure import Measurer, host_torch_baseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
@@ -135,13 +135,13 @@ def test_its_settings_are_pinned() -> None:
         torch.set_float32_matmul_precision(before)
 
 
-def made_of(*taking_us: float) -> tuple[HostTorchBaseline, Callable[[Iterator[Any]], Block], list[int]]:
+def made_of(*taking_us: float) -> tuple[HostTorchBaseline, Callable[[Iterator[Any]], SampleBlock], list[int]]:
     """A baseline of ways whose calls are said to take so long, how to time them, and which of them were called."""
     baseline = HostTorchBaseline(GEMM, 1, nothing)
     called: list[int] = []
     baseline.ways = [TorchCall(f"way {i}", 1, lambda _, i=i: lambda: called.append(i)) for i in range(len(taking_us))]
 
-    def block_of(calls: Iterator[Any]) -> Block:
+    def block_of(calls: Iterator[Any]) -> SampleBlock:
         def block() -> list[float]:
             next(calls)()
             return [taking_us[called[-1]]]

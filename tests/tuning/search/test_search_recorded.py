@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recorded_space import RecordedSpace, Row
+from benchmarks.recorded_space import RecordedPoint, RecordedSpace
 from tests.helpers.toy_family import DEVICE, Toy, simulated_us
 from tests.tuning.search.uniform_model import Uniform, first_generation
 from tirgemm.config import Knob
@@ -50,7 +50,7 @@ def simulated_space(gemm: Gemm, knobs: tuple[Knob, ...] | None = None) -> Record
         predicted = toy.predict_us(gemm, config, DEVICE, "sustained")
         pruned = rejected(toy, gemm, config, DEVICE) is not None
         us = None if pruned else simulated_us(gemm, config)
-        actual.rows[number] = Row(Status.PRUNED if pruned else Status.MEASURED, us, predicted)
+        actual.rows[number] = RecordedPoint(Status.PRUNED if pruned else Status.MEASURED, us, predicted)
     return actual
 
 

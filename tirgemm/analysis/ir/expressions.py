@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-Value: TypeAlias = Any
+IrValue: TypeAlias = Any
 """An int, or an int64 or bool array."""
 
 LANE, WARP = "lane", "warp"
@@ -63,21 +63,21 @@ _INFIX = {
 }
 
 
-def _floor(a: Value, b: Value) -> Value:
+def _floor(a: IrValue, b: IrValue) -> IrValue:
     # Blocks that have nothing to do may divide by nothing.
     return a // (b if isinstance(b, int) else np.where(np.asarray(b) == 0, 1, b))
 
 
-def _truncdiv(a: Value, b: Value) -> Value:
+def _truncdiv(a: IrValue, b: IrValue) -> IrValue:
     quotient = _floor(np.abs(a), np.abs(b) if not isinstance(b, int) else abs(b))
     return np.where((np.asarray(a) < 0) != (np.asarray(b) < 0), -quotient, quotient)
 
 
-def _truncmod(a: Value, b: Value) -> Value:
+def _truncmod(a: IrValue, b: IrValue) -> IrValue:
     return a - _truncdiv(a, b) * b
 
 
-_OPERATIONS: dict[str, Callable[..., Value]] = {
+_OPERATIONS: dict[str, Callable[..., IrValue]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -222,13 +222,13 @@ def _of_thread(kind: str, args: tuple[IrExpr, ...]) -> IrExpr | None:
     return None
 
 
-def evaluate(expr: IrExpr, environment: Mapping[str, Value], memo: dict[int, Value] | None = None) -> Value:
+def evaluate(expr: IrExpr, environment: Mapping[str, IrValue], memo: dict[int, IrValue] | None = None) -> IrValue:
     """The value of ``expr``; ``memo`` keeps those of shared nodes. Raises DataDependent where one is unknown."""
     memo = {} if memo is None else memo
     return _evaluate(expr, environment, memo)
 
 
-def _evaluate(expr: IrExpr, environment: Mapping[str, Value], memo: dict[int, Value]) -> Value:
+def _evaluate(expr: IrExpr, environment: Mapping[str, IrValue], memo: dict[int, IrValue]) -> IrValue:
     if expr.kind == "const":
         return expr.value
     evaluated = memo.get(id(expr))

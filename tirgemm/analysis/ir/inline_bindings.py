@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from tirgemm.analysis.ir.expressions import IrExpr, substitute
 from tirgemm.analysis.ir.registers import assigned
-from tirgemm.analysis.ir.sites import Assign, Block, If, Loop, Site, Statement, While
+from tirgemm.analysis.ir.sites import Assign, If, Loop, Site, Statement, Statements, While
 
 
-def inlined(body: Block) -> Block:
+def inlined(body: Statements) -> Statements:
     """``body`` without the names that stand for what does not change while they are used."""
     return _block(body, {})
 
@@ -23,7 +23,7 @@ def is_name(register: str) -> bool:
     return "[" not in register
 
 
-def _block(body: Block, values: dict[str, IrExpr]) -> Block:
+def _block(body: Statements, values: dict[str, IrExpr]) -> Statements:
     known = dict(values)
     memo: dict[IrExpr, IrExpr] = {}
     statements: list[Statement] = []

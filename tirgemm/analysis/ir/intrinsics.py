@@ -13,7 +13,7 @@ from tirgemm.analysis.banks import core_matrix
 from tirgemm.analysis.banks.wavefronts import NOWHERE
 from tirgemm.analysis.ir import inline_source
 from tirgemm.analysis.ir.expressions import LANE, IrExpr, add, const, make, scale, symbol, under, unknown
-from tirgemm.analysis.ir.sites import TO_SEVERAL, Space
+from tirgemm.analysis.ir.sites import TO_SEVERAL, SiteSpace
 
 _PTX_TYPES = {
     "b8": 1,
@@ -34,7 +34,7 @@ _PTX_TYPES = {
     "s64": 8,
     "b128": 16,
 }
-_SPACES: dict[str, Space] = {
+_SPACES: dict[str, SiteSpace] = {
     "shared": "shared",
     "shared::cta": "shared",
     "shared::cluster": "distributed",

@@ -19,7 +19,7 @@ from tirgemm.analysis.ir.expressions import (
     COMPARISONS,
     LANE,
     IrExpr,
-    Value,
+    IrValue,
     comparisons,
     evaluate,
     linear,
@@ -44,7 +44,7 @@ class Dimension:
     """One dimension of a site's requests: its symbols' values, as arrays of shape (n, 1) or (n, 32), and their
     weights."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, IrValue]
     weights: Integers
 
     @property
@@ -82,14 +82,14 @@ def requests_of(site: Site, conditions: Sequence[IrExpr], dimensions: Sequence[D
         largest = max(range(len(reduced)), key=lambda n: reduced[n].size)
         reduced[largest], sampled = _sampled(reduced[largest]), True
     shape = (*(d.size for d in reduced), LANES)
-    environment: dict[str, Value] = {LANE: np.arange(LANES)}
+    environment: dict[str, IrValue] = {LANE: np.arange(LANES)}
     weights = np.ones((), dtype=np.int64)
     for number, dimension in enumerate(reduced):
         behind = (1,) * (len(reduced) - 1 - number)
         for name, value in dimension.values.items():
             environment[name] = value if np.ndim(value) == 0 or isinstance(value, str) else _spread(value, behind)
         weights = weights[..., None] * dimension.weights
-    memo: dict[int, Value] = {}
+    memo: dict[int, IrValue] = {}
     active = np.broadcast_to(np.asarray(True), shape)
     for guard in guards:
         active = active & np.asarray(evaluate(guard, environment, memo), dtype=np.bool_)
@@ -104,7 +104,7 @@ def requests_of(site: Site, conditions: Sequence[IrExpr], dimensions: Sequence[D
     return Requests(at.reshape(-1, LANES)[some], rows[some], counts, sources, sampled)
 
 
-def _spread(value: Value, behind: tuple[int, ...]) -> Value:
+def _spread(value: IrValue, behind: tuple[int, ...]) -> IrValue:
     """Values [n, 1 or 32] on their axis, with the axes of later dimensions between."""
     return value.reshape(value.shape[0], *behind, value.shape[1])
 
@@ -158,7 +158,7 @@ class _Keys:
         self.names = frozenset(self.mine.values)
         self.known = {name: value for d in dimensions for name, value in d.values.items()}
         self.environment = {**self.mine.values, LANE: np.arange(LANES)[None, :]}
-        self.memo: dict[int, Value] = {}
+        self.memo: dict[int, IrValue] = {}
         self.hash: NDArray[np.uint64] | None = None
 
     def address(self, expr: IrExpr, factor: int = 1, *, all_lanes: bool = True) -> None:
@@ -227,10 +227,10 @@ class _Keys:
             low, high = low + int(value.min()), high + int(value.max())
         return low, high
 
-    def value(self, expr: IrExpr) -> Value:
+    def value(self, expr: IrExpr) -> IrValue:
         return np.asarray(evaluate(expr, self.environment, self.memo), dtype=np.int64)
 
-    def add(self, value: Value) -> None:
+    def add(self, value: IrValue) -> None:
         """Hash a key [n, 1 or 32] into the others."""
         rows = np.asarray(value, dtype=np.int64)
         if rows.ndim < 2 or rows.shape[0] == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.analysis.ir.sites import Block, If, Loop, Site, While
+from tirgemm.analysis.ir.sites import If, Loop, Site, Statements, While
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ class Provenance:
         """``site`` moves the data of ``buffer``, or of ``owners`` where they are given."""
         self.buffers[site] = tuple(owners) or (buffer,)
 
-    def named(self, body: Block) -> Block:
+    def named(self, body: Statements) -> Statements:
         """``body`` with the operand of every site."""
         return tuple(self._named(statement) for statement in body)
 

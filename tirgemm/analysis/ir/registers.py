@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from tirgemm.analysis.ir.expressions import LANE, IrExpr, linear
 from tirgemm.analysis.ir.patterns import LINE
-from tirgemm.analysis.ir.sites import LSU, Assign, Block, If, Loop, Site, While
+from tirgemm.analysis.ir.sites import LSU, Assign, If, Loop, Site, Statements, While
 
 
-def address_registers(body: Block) -> frozenset[str]:
+def address_registers(body: Statements) -> frozenset[str]:
     """The registers on which the pattern of an address, a condition or a trip count of some site depends.
 
     A term that moves an address by whole lines for all lanes alike changes nothing that is counted, so that the number
@@ -24,12 +24,12 @@ def address_registers(body: Block) -> frozenset[str]:
         registers |= more
 
 
-def assigned(body: Block) -> frozenset[str]:
+def assigned(body: Statements) -> frozenset[str]:
     """The registers that ``body`` assigns."""
     return frozenset(a.register for a in _assignments(body))
 
 
-def has_sites(body: Block) -> bool:
+def has_sites(body: Statements) -> bool:
     """Whether anything in ``body`` is a site."""
     return any(
         isinstance(s, Site)
@@ -39,7 +39,7 @@ def has_sites(body: Block) -> bool:
     )
 
 
-def _assignments(body: Block) -> Iterator[Assign]:
+def _assignments(body: Statements) -> Iterator[Assign]:
     for statement in body:
         if isinstance(statement, Assign):
             yield statement
@@ -50,7 +50,7 @@ def _assignments(body: Block) -> Iterator[Assign]:
             yield from _assignments(statement.body)
 
 
-def lane_varying(body: Block) -> frozenset[str]:
+def lane_varying(body: Statements) -> frozenset[str]:
     """Registers whose lanes may hold different values."""
     registers: set[str] = {LANE}
     while True:
@@ -60,7 +60,9 @@ def lane_varying(body: Block) -> frozenset[str]:
         registers |= more
 
 
-def _needed(body: Block, around: tuple[IrExpr, ...], known: frozenset[str], varying: frozenset[str]) -> Iterator[str]:
+def _needed(
+    body: Statements, around: tuple[IrExpr, ...], known: frozenset[str], varying: frozenset[str]
+) -> Iterator[str]:
     for statement in body:
         if isinstance(statement, Site):
             for expr in (*around, *statement.guards):

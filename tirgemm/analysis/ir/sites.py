@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from tirgemm.analysis.ir.expressions import IrExpr
 
-Space = Literal["shared", "global", "distributed"]
+SiteSpace = Literal["shared", "global", "distributed"]
 Op = Literal["load", "store", "atomic", "ldmatrix", "stmatrix", "copy", "bulk", "matrix"]
 """``copy`` is cp.async, a site in global and one in shared memory; ``bulk`` is TMA and ``matrix`` wgmma, which reach
 shared memory past the load/store unit."""
@@ -37,7 +37,7 @@ class Site:
     order: int
     buffer: str
     operand: str
-    space: Space
+    space: SiteSpace
     op: Op
     width: int
     address: IrExpr
@@ -72,25 +72,25 @@ class Loop:
 
     variable: str
     extent: IrExpr
-    body: Block
+    body: Statements
     unrolled: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class While:
     condition: IrExpr
-    body: Block
+    body: Statements
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class If:
     condition: IrExpr
-    then: Block
-    otherwise: Block
+    then: Statements
+    otherwise: Statements
 
 
 Statement: TypeAlias = "Site | Assign | Loop | While | If"
-Block: TypeAlias = "tuple[Statement, ...]"
+Statements: TypeAlias = "tuple[Statement, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class Tree:
     """A kernel: its symbol, what it does to memory, and what of it is not modelled."""
 
     symbol: str
-    body: Block
+    body: Statements
     unknown: tuple[Unknown, ...] = ()
 
 
-def sites_of(body: Block) -> tuple[Site, ...]:
+def sites_of(body: Statements) -> tuple[Site, ...]:
     """Every site of ``body``, in the order of the source."""
     sites: list[Site] = []
     for statement in body:

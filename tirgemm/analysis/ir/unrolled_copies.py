@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tirgemm.analysis.ir.expressions import linear
-from tirgemm.analysis.ir.sites import Block, If, Loop, Site, While
+from tirgemm.analysis.ir.sites import If, Loop, Site, Statements, While
 
 Around = tuple["Loop | While", ...]
 
@@ -27,7 +27,7 @@ class Access:
         return self.sites[0]
 
 
-def accesses_of(body: Block) -> tuple[Access, ...]:
+def accesses_of(body: Statements) -> tuple[Access, ...]:
     """The accesses of a tree, in the order of their first sites."""
     groups: dict[object, tuple[list[Site], Around]] = {}
     free: set[object] = set()
@@ -51,7 +51,7 @@ def accesses_of(body: Block) -> tuple[Access, ...]:
     return tuple(Access(tuple(sites), loops, key not in free) for key, (sites, loops) in groups.items())
 
 
-def _placed(body: Block, around: Around, *, conditional: bool) -> Iterator[tuple[Site, Around, bool]]:
+def _placed(body: Statements, around: Around, *, conditional: bool) -> Iterator[tuple[Site, Around, bool]]:
     for statement in body:
         if isinstance(statement, Site):
             yield statement, around, conditional

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tirgemm.analysis.ir import intrinsics
 from tirgemm.analysis.ir.expressions import LANE, IrExpr, add, const, make, scale, symbol, thread_index, unknown
-from tirgemm.analysis.ir.sites import Space
+from tirgemm.analysis.ir.sites import SiteSpace
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -197,7 +197,7 @@ class Values:
         x, y, z = (self.extents.get(f"threadIdx.{axis}", 1) for axis in "xyz")
         return x, y, z
 
-    def space_of(self, buffer: Any) -> Space | None:
+    def space_of(self, buffer: Any) -> SiteSpace | None:
         return space_of(buffer)
 
     def rank(self) -> IrExpr:
@@ -209,7 +209,7 @@ class Values:
         return self.numbers.setdefault(variable, len(self.numbers))
 
 
-def space_of(buffer: Any) -> Space | None:
+def space_of(buffer: Any) -> SiteSpace | None:
     """The memory that a buffer lies in, None for a thread's own."""
     scope = str(buffer.scope())
     return "shared" if scope.startswith("shared") else "global" if scope in ("global", "") else None

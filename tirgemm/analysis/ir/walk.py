@@ -16,7 +16,7 @@ from tirgemm.analysis.ir import intrinsics
 from tirgemm.analysis.ir.expressions import IrExpr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.ir.inline_bindings import inlined
 from tirgemm.analysis.ir.provenance import Provenance, read_by
-from tirgemm.analysis.ir.sites import Assign, Block, If, Loop, Op, Site, Space, Statement, Tree, Unknown, While
+from tirgemm.analysis.ir.sites import Assign, If, Loop, Op, Site, SiteSpace, Statement, Statements, Tree, Unknown, While
 from tirgemm.analysis.ir.values import INTEGER, Values, element_bytes, fixed, is_integer, operator, space_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class _Walker(Values):
         finally:
             self.out = outer
 
-    def block(self, node: Any) -> Block:
+    def block(self, node: Any) -> Statements:
         with self.inside() as statements:
             if node is not None:
                 self.statement(node)
@@ -245,7 +245,7 @@ class _Walker(Values):
 
     # Sites
 
-    def elements(self, buffer: Any, indices: Any, op: Op, space: Space, **more: Any) -> None:
+    def elements(self, buffer: Any, indices: Any, op: Op, space: SiteSpace, **more: Any) -> None:
         """The accesses that an indexed load or store is: one of a vector without gaps, else one an element."""
         size = element_bytes(buffer.dtype)
         *outer, last = indices
@@ -262,7 +262,7 @@ class _Walker(Values):
             for lane in range(lanes):
                 self.site(buffer, add(address, scale(stride, lane * size)), op, space, size, **more)
 
-    def site(self, buffer: Any, address: IrExpr, op: Op, space: Space, width: int, **more: Any) -> None:
+    def site(self, buffer: Any, address: IrExpr, op: Op, space: SiteSpace, width: int, **more: Any) -> None:
         """Add an access of one instruction; ``owners``: whose data it moves, where that is not all that is in the
         buffer."""
         self.count += 1

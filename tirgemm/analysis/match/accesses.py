@@ -75,7 +75,7 @@ class _Bucket:
     instructions: list[Instruction] = field(default_factory=list)
 
 
-Key = tuple["Loop | While | None", str, str, str]
+BucketKey = tuple["Loop | While | None", str, str, str]
 
 
 class _Match:
@@ -105,14 +105,14 @@ class _Match:
         ]
         return Matching(self.forms, self.uses, tuple(self.unmatched))
 
-    def buckets(self) -> dict[Key, _Bucket]:
-        buckets: dict[Key, _Bucket] = {}
+    def buckets(self) -> dict[BucketKey, _Bucket]:
+        buckets: dict[BucketKey, _Bucket] = {}
         apart = {kind_of(i) for i in self.function.memory if i.address in self.tensors}
         for access in self.accesses:
             site = access.first
             loop, unrolled = self.regions.access(access)
             space: str = "shared" if site.op == "copy" else site.space
-            key: Key = (loop, space, site.instruction, site.operand if (space, site.instruction) in apart else "")
+            key: BucketKey = (loop, space, site.instruction, site.operand if (space, site.instruction) in apart else "")
             buckets.setdefault(key, _Bucket()).accesses.append(WrittenAccess(access, unrolled))
         for instruction in self.function.memory:
             kind = kind_of(instruction)
@@ -251,9 +251,9 @@ class _Match:
                 one.access, _Bucket(alike, mine or bucket.instructions), AS_WRITTEN, own=len(one.access.sites) * several
             )
 
-    def moved(self, buckets: dict[Key, _Bucket], spare: dict[Key, _Bucket]) -> set[Key]:
+    def moved(self, buckets: dict[BucketKey, _Bucket], spare: dict[BucketKey, _Bucket]) -> set[BucketKey]:
         """Look for accesses without instructions in their loop before it: where they are found."""
-        hoisted: dict[Key, list[tuple[Access, int]]] = {}
+        hoisted: dict[BucketKey, list[tuple[Access, int]]] = {}
         for (loop, space, op, tensor), bucket in buckets.items():
             for access in (w.access for w in bucket.accesses if not bucket.instructions):
                 around = [None, *access.loops]

@@ -14,7 +14,7 @@ from tirgemm.analysis.ir.sites import Loop, While
 from tirgemm.analysis.ir.unrolled_copies import Access
 from tirgemm.analysis.sass.program import Function, Instruction
 
-Kind = tuple[str, str]
+InstructionKind = tuple[str, str]
 """Space and instruction (``Site.instruction``)."""
 Label = tuple[str, str, str]
 """Space, operation and, where that is known of all such instructions, the tensor."""
@@ -23,7 +23,7 @@ _NEARER = 0.005
 _IGNORED = ("barrier", "prefetch")
 
 
-def kind_of(instruction: Instruction) -> Kind | None:
+def kind_of(instruction: Instruction) -> InstructionKind | None:
     """Space and instruction of a memory instruction, as sites have them; None for what no site is (constants,
     barriers)."""
     memory = instruction.memory
@@ -78,7 +78,7 @@ def regions(accesses: Sequence[Access], function: Function, tensors: Mapping[int
     return Regions(frozenset(pairs.values()), pairs)
 
 
-def _written(accesses: Sequence[Access], known: Container[Kind]) -> Node:
+def _written(accesses: Sequence[Access], known: Container[InstructionKind]) -> Node:
     root = Node(None)
     nodes: dict[Loop | While | None, Node] = {None: root}
     for access in accesses:

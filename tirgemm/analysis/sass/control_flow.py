@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BasicBlock:
     """Instructions ``start`` to ``stop`` (positions, half-open) that run one after another; ``successors`` are blocks.
 
     ``loops`` are the loops around it, outermost first; ``reachable`` is false for what no path from the entry reaches

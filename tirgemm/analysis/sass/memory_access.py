@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Space = Literal["shared", "global", "local", "constant", "generic", "distributed"]
-Kind = Literal["load", "store", "atomic", "copy", "bulk", "matrix", "barrier", "prefetch"]
+MemorySpace = Literal["shared", "global", "local", "constant", "generic", "distributed"]
+AccessKind = Literal["load", "store", "atomic", "copy", "bulk", "matrix", "barrier", "prefetch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class MemoryAccess:
     ``matrices`` and ``transposed``: LDSM's and STSM's .x1, .x2, .x4 and .T.
     """
 
-    kind: Kind
-    space: Space
+    kind: AccessKind
+    space: MemorySpace
     width: int
     address: Address | None
     source: Address | None = None
@@ -67,7 +67,7 @@ _WIDTHS = {
     "128": 16,
     "256": 32,
 }
-_PLAIN: dict[str, tuple[Kind, Space]] = {
+_PLAIN: dict[str, tuple[AccessKind, MemorySpace]] = {
     "LDS": ("load", "shared"),
     "STS": ("store", "shared"),
     "ATOMS": ("atomic", "shared"),

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tirgemm.analysis.sass.control_flow import Block, Flow, NaturalLoop, blocks_of, natural_loops, nest_of, reachable
+from tirgemm.analysis.sass.control_flow import (
+    BasicBlock,
+    Flow,
+    NaturalLoop,
+    blocks_of,
+    natural_loops,
+    nest_of,
+    reachable,
+)
 from tirgemm.analysis.sass.disassembler import disassembly
 from tirgemm.analysis.sass.memory_access import MemoryAccess, memory_access
 from tirgemm.analysis.sass.opcodes import TEXTURE, UNKNOWN, unit_of
@@ -67,7 +75,7 @@ class Function:
     name: str
     arch: str
     instructions: tuple[Instruction, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[BasicBlock, ...]
     loops: tuple[NaturalLoop, ...]
     irreducible: tuple[tuple[int, int], ...]
 
@@ -201,7 +209,7 @@ def _function(name: str, arch: str, code: list[_Raw], labels: dict[str, int]) ->
     loops, irreducible = natural_loops(successors)
     alive = reachable(successors)
     blocks = tuple(
-        Block(index, start, stop, targets, nest_of(index, loops), index in alive)
+        BasicBlock(index, start, stop, targets, nest_of(index, loops), index in alive)
         for index, (start, stop, targets) in enumerate(starts)
     )
     instructions = []

@@ -28,7 +28,7 @@ _MATRICES: dict[str, Operation] = {"ldmatrix": "ldmatrix", "stmatrix": "stmatrix
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RequestKind:
     """How a request is served: what tells two of equal addresses apart. ``width``: bytes a lane."""
 
     space: str
@@ -38,7 +38,7 @@ class Kind:
     transposed: bool = False
 
     @classmethod
-    def of(cls, site: Site) -> Kind:
+    def of(cls, site: Site) -> RequestKind:
         return cls(
             "global" if site.space == "global" else "shared", site.op, site.width, site.matrices, site.transposed
         )
@@ -76,9 +76,9 @@ class RequestCounter:
 
     def __init__(self, model: BankModel) -> None:
         self.model = model
-        self.known: dict[tuple[Kind, bytes], NDArray[np.int64]] = {}
+        self.known: dict[tuple[RequestKind, bytes], NDArray[np.int64]] = {}
 
-    def count(self, kind: Kind, requests: Requests, tally: Tally, share: float = 1.0) -> None:
+    def count(self, kind: RequestKind, requests: Requests, tally: Tally, share: float = 1.0) -> None:
         """Add ``requests`` to ``tally``; ``share``: how many requests of the width of ``kind`` each of them is.
 
         Raises InvalidRequest for an address that its width does not allow.
@@ -111,7 +111,11 @@ class RequestCounter:
             tally.example = tuple(requests.addresses[at].tolist()), tuple(requests.active[at].tolist()), read
 
     def served(
-        self, kind: Kind, addresses: NDArray[np.int64], active: NDArray[np.bool_], sources: NDArray[np.int64] | None
+        self,
+        kind: RequestKind,
+        addresses: NDArray[np.int64],
+        active: NDArray[np.bool_],
+        sources: NDArray[np.int64] | None,
     ) -> NDArray[np.int64]:
         """What each request costs: [request, COUNTS], and last the alignment of its first address."""
         table = np.zeros((len(addresses), len(COUNTS) + 1), np.int64)

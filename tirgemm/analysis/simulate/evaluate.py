@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tirgemm.analysis.ir.expressions import LANE, WARP, DataDependent, IrExpr, Value, const, evaluate, make, symbol
+from tirgemm.analysis.ir.expressions import LANE, WARP, DataDependent, IrExpr, IrValue, const, evaluate, make, symbol
 from tirgemm.analysis.ir.patterns import LANES, Dimension, Integers, Requests, requests_of
 from tirgemm.analysis.ir.registers import address_registers, assigned, has_sites, lane_varying
-from tirgemm.analysis.ir.sites import LSU, Assign, Block, If, Loop, Site, Statement, While, sites_of
+from tirgemm.analysis.ir.sites import LSU, Assign, If, Loop, Site, Statement, Statements, While, sites_of
 
 # Turns of one loop that are followed at most where each leaves its registers changed.
 MOST_TURNS = 1 << 16
@@ -38,11 +38,11 @@ class Extents:
         return -(-self.threads // LANES)
 
 
-Report = Callable[[Site, Requests], None]
+OnRequests = Callable[[Site, Requests], None]
 Fail = Callable[[Site, str], None]
 
 
-def run(body: Block, extents: Extents, report: Report, fail: Fail) -> None:
+def run(body: Statements, extents: Extents, report: OnRequests, fail: Fail) -> None:
     """Call ``report`` with the requests of each site, as often as it is reached with registers changed; ``fail`` where
     they depend on data, with the reason."""
     needed = address_registers(body)
@@ -50,10 +50,10 @@ def run(body: Block, extents: Extents, report: Report, fail: Fail) -> None:
 
 
 @dataclass(slots=True)
-class _Frame:
+class _Scope:
     """Where the run is: blocks (with warps, where registers matter), loops around, and conditions that must hold."""
 
-    values: dict[str, Value]
+    values: dict[str, IrValue]
     weights: Integers
     loops: tuple[Dimension, ...] = ()
     conditions: tuple[IrExpr, ...] = ()
@@ -66,10 +66,10 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Run:
-    body: Block
+    body: Statements
     needed: frozenset[str]
     extents: Extents
-    report: Report
+    report: OnRequests
     fail: Fail
     warps: tuple[Dimension, ...] = ()
     sampled: bool = False
@@ -82,7 +82,9 @@ class _Run:
     def start(self) -> None:
         grid, count = self.extents.grid, self.extents.warps
         x, y, z = (a.reshape(-1, 1) for a in np.meshgrid(*(np.arange(e) for e in grid), indexing="ij"))
-        values: dict[str, Value] = {f"blockIdx.{a}": v for a, v, e in zip("xyz", (x, y, z), grid, strict=True) if e > 1}
+        values: dict[str, IrValue] = {
+            f"blockIdx.{a}": v for a, v, e in zip("xyz", (x, y, z), grid, strict=True) if e > 1
+        }
         size = int(np.prod(grid))
         if self.needed:
             blocks = self.chosen(size)
@@ -94,7 +96,7 @@ class _Run:
             weights = np.ones(size, np.int64)
         # They move whole lines: any value will do.
         values.update({name: np.asarray(0) for name in assigned(self.body) - self.needed})
-        frame = _Frame(values, weights)
+        frame = _Scope(values, weights)
         if self.extents.threads % LANES:
             thread = make("add", make("mul", symbol(WARP), const(LANES)), symbol(LANE))
             frame.conditions = (make("lt", thread, const(self.extents.threads)),)
@@ -110,11 +112,11 @@ class _Run:
         rest = np.random.default_rng(blocks).choice(np.arange(1, blocks), most - 1, replace=False)
         return np.sort(np.append(rest, 0))
 
-    def block(self, body: Block, frame: _Frame) -> None:
+    def block(self, body: Statements, frame: _Scope) -> None:
         for statement in body:
             self.statement(statement, frame)
 
-    def statement(self, statement: Statement, frame: _Frame) -> None:
+    def statement(self, statement: Statement, frame: _Scope) -> None:
         if isinstance(statement, Site):
             self.site(statement, frame)
         elif isinstance(statement, Assign):
@@ -129,7 +131,7 @@ class _Run:
         else:
             self.turn(statement, frame)
 
-    def site(self, site: Site, frame: _Frame) -> None:
+    def site(self, site: Site, frame: _Scope) -> None:
         if self.quiet:
             return
         if frame.unknown:
@@ -161,7 +163,7 @@ class _Run:
             leaned = self.leaned[site] = replace(site, address=const(0))
         return leaned
 
-    def assign(self, statement: Assign, frame: _Frame) -> None:
+    def assign(self, statement: Assign, frame: _Scope) -> None:
         try:
             if frame.unknown:
                 raise DataDependent(frame.unknown)
@@ -176,7 +178,7 @@ class _Run:
         except DataDependent as error:
             frame.values[statement.register] = str(error)
 
-    def holding(self, frame: _Frame) -> Value | None:
+    def holding(self, frame: _Scope) -> IrValue | None:
         """For which lanes the conditions around hold, None where for all."""
         if not frame.conditions:
             return None
@@ -186,7 +188,7 @@ class _Run:
             held = held & np.asarray(evaluate(condition, environment), dtype=np.bool_)
         return held
 
-    def choose(self, statement: If, frame: _Frame) -> None:
+    def choose(self, statement: If, frame: _Scope) -> None:
         condition = statement.condition
         local = not any(condition.symbols & frozenset(d.values) for d in (*frame.loops, *self.warps))
         try:
@@ -218,13 +220,13 @@ class _Run:
         finally:
             frame.values.pop(name, None)
 
-    def guarded(self, statement: If, condition: IrExpr, frame: _Frame) -> None:
+    def guarded(self, statement: If, condition: IrExpr, frame: _Scope) -> None:
         for branch, guard in ((statement.then, condition), (statement.otherwise, make("not", condition))):
             if branch:
                 self.part(branch, frame, None, (guard,), "")
 
     def part(
-        self, branch: Block, frame: _Frame, chosen: Value | None, guards: tuple[IrExpr, ...], unknown: str
+        self, branch: Statements, frame: _Scope, chosen: IrValue | None, guards: tuple[IrExpr, ...], unknown: str
     ) -> None:
         """Run a branch for some of the frame's blocks, and take over the registers that it changed."""
         if not branch:
@@ -235,7 +237,7 @@ class _Run:
         self.block(branch, inner)
         self.merge(frame, inner, chosen, self.changed(branch))
 
-    def taken(self, frame: _Frame, chosen: Value | None) -> _Frame:
+    def taken(self, frame: _Scope, chosen: IrValue | None) -> _Scope:
         if chosen is None:
             return replace(frame, values=dict(frame.values))
         values = {
@@ -244,7 +246,7 @@ class _Run:
         }
         return replace(frame, values=values, weights=frame.weights[chosen])
 
-    def merge(self, frame: _Frame, inner: _Frame, chosen: Value | None, names: frozenset[str]) -> None:
+    def merge(self, frame: _Scope, inner: _Scope, chosen: IrValue | None, names: frozenset[str]) -> None:
         for name in names:
             if name not in inner.values:
                 continue
@@ -262,7 +264,7 @@ class _Run:
             whole[chosen] = new
             frame.values[name] = whole
 
-    def loop(self, statement: Loop, frame: _Frame) -> None:
+    def loop(self, statement: Loop, frame: _Scope) -> None:
         name, extent = statement.variable, statement.extent
         try:
             if frame.unknown:
@@ -286,15 +288,15 @@ class _Run:
             inner.conditions += guards
             self.block(statement.body, inner)
 
-    def most(self, extent: IrExpr, frame: _Frame) -> int:
+    def most(self, extent: IrExpr, frame: _Scope) -> int:
         """The most turns that any block makes."""
-        values: Mapping[str, Value] = {LANE: np.arange(LANES)[None, :]}
+        values: Mapping[str, IrValue] = {LANE: np.arange(LANES)[None, :]}
         for dimension in (*self.warps, *frame.loops):
             if extent.symbols & frozenset(dimension.values):
                 values = {**values, **dimension.values}
         return max(0, int(np.max(evaluate(extent, {**frame.values, **values}))))
 
-    def turn(self, statement: While, frame: _Frame) -> None:
+    def turn(self, statement: While, frame: _Scope) -> None:
         """Turn a loop until no block goes on; of many turns those between the first and the last are looked at now and
         then."""
         looks = min(max(MOST_LOOKS // max(1, len(sites_of(statement.body))), _FEWEST_TURNS), _MOST_TURNS)
@@ -319,7 +321,7 @@ class _Run:
             self.once(statement, frame)
         self.quiet, self.scale, self.sampled = False, scale, sampled
 
-    def turns_left(self, statement: While, frame: _Frame) -> int:
+    def turns_left(self, statement: While, frame: _Scope) -> int:
         """How many more turns there are."""
         trial = replace(frame, values=dict(frame.values))
         self.quiet = True
@@ -329,7 +331,7 @@ class _Run:
         self.quiet = False
         return turns
 
-    def once(self, statement: While, frame: _Frame) -> bool:
+    def once(self, statement: While, frame: _Scope) -> bool:
         """One turn of a loop for the blocks that go on; whether there are any."""
         try:
             value = evaluate(statement.condition, {**frame.values, LANE: np.arange(LANES)[None, :]})
@@ -342,14 +344,14 @@ class _Run:
         self.choose(If(statement.condition, statement.body, ()), frame)
         return True
 
-    def changed(self, body: Block) -> frozenset[str]:
+    def changed(self, body: Statements) -> frozenset[str]:
         registers = self.changes.get(id(body))
         if registers is None:
             registers = self.changes[id(body)] = assigned(body) & self.needed
         return registers
 
     def matters(self, statement: If | Loop | While) -> bool:
-        bodies: Sequence[Block] = (
+        bodies: Sequence[Statements] = (
             (statement.then, statement.otherwise) if isinstance(statement, If) else (statement.body,)
         )
         return any((not self.quiet and has_sites(b)) or self.changed(b) for b in bodies)
@@ -360,6 +362,6 @@ def _shares(total: int, parts: int) -> Integers:
     return np.full(parts, total // parts, np.int64) + (np.arange(parts) < total % parts)
 
 
-def _shown(values: Mapping[str, Value]) -> tuple[Any, ...]:
+def _shown(values: Mapping[str, IrValue]) -> tuple[Any, ...]:
     """Values as what can be compared."""
     return tuple((name, v if isinstance(v, str) else np.asarray(v).tobytes()) for name, v in sorted(values.items()))

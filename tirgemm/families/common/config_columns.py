@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tirgemm.config import Config
 
-Column = npt.NDArray[Any]
+KnobColumn = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class ConfigColumns:
     """``knobs``: by name and in the space's order, an array of numbers or of words, all of one length."""
 
     family: str
-    knobs: Mapping[str, Column]
+    knobs: Mapping[str, KnobColumn]
 
     @classmethod
     def of(cls, configs: Sequence[Config]) -> ConfigColumns:
@@ -34,14 +34,14 @@ class ConfigColumns:
     def __len__(self) -> int:
         return next((len(column) for column in self.knobs.values()), 0)
 
-    def __getitem__(self, knob: str) -> Column:
+    def __getitem__(self, knob: str) -> KnobColumn:
         return self.knobs[knob]
 
     def take(self, rows: npt.NDArray[np.intp]) -> ConfigColumns:
         """Some of the rows, in the order of ``rows``."""
         return ConfigColumns(self.family, {name: column[rows] for name, column in self.knobs.items()})
 
-    def with_(self, **changes: Column) -> ConfigColumns:
+    def with_(self, **changes: KnobColumn) -> ConfigColumns:
         """The same with some columns in place of others, in the same order; KeyError for one that is not there."""
         for name in changes:
             self.knobs[name]

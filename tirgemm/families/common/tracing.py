@@ -27,7 +27,7 @@ _WALKERS = ("tvm.script.parser.core.parser", "tvm.tirx.script.builder.ir", "tvm.
 _SYNTAX, _KEPT = "tvm.script.parser.core.doc", 64
 
 
-class _Frame:
+class _LazyFrame:
     """What TVM reads of an ``inspect.FrameInfo``, found out when it is read."""
 
     __slots__ = ("frame", "lineno")
@@ -47,22 +47,22 @@ class _Frame:
 
 
 class _Inspect(ModuleType):
-    """The module ``inspect`` with stacks of ``_Frame``."""
+    """The module ``inspect`` with stacks of ``_LazyFrame``."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(inspect, name)
 
     @staticmethod
-    def getouterframes(frame: FrameType | None, context: int = 1) -> list[_Frame]:
+    def getouterframes(frame: FrameType | None, context: int = 1) -> list[_LazyFrame]:
         del context
         frames = []
         while frame is not None:
-            frames.append(_Frame(frame))
+            frames.append(_LazyFrame(frame))
             frame = frame.f_back
         return frames
 
     @staticmethod
-    def stack(context: int = 1) -> list[_Frame]:
+    def stack(context: int = 1) -> list[_LazyFrame]:
         return _Inspect.getouterframes(sys._getframe(1), context)
 
 

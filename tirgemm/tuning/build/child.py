@@ -20,13 +20,13 @@ from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 from tirgemm.tuning.process.locks import DeviceLock
 
 # With the families that the parent has registered.
-Request = tuple[Gemm, Config, Device, tuple[Registration, ...]]
+BuildRequest = tuple[Gemm, Config, Device, tuple[Registration, ...]]
 
 # Builds leave the processor to what measures, which queues a GPU's work in time or spoils its samples.
 _NICE = 5
 
 
-def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]:
+def _prepare(channel: Channel, arguments: list[str]) -> Callable[[BuildRequest], Any]:
     """``arguments``: the builder as ``module:function``, the key and the folder of the lock (both empty for none)."""
     target, lock_key, lock_dir = arguments
     os.nice(_NICE)
@@ -38,7 +38,7 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[Request], Any]
             # What the builder imports late, and in seconds: now, rather than within the first build.
             importlib.import_module("tvm")
 
-    def handle(request: Request) -> Any:
+    def handle(request: BuildRequest) -> Any:
         with _quiet(channel, lock_key, lock_dir):
             channel.alive()
             *task, registrations = request

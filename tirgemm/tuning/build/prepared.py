@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
 # A problem, and for what something of it is wanted: a job and a stage of it.
-Wanted = tuple[Gemm, str]
+Purpose = tuple[Gemm, str]
 
 
 @dataclass
-class _Problem:
+class _BegunProblem:
     """What was begun for one problem: for what it was wanted, all configs, and the builds that nobody has taken."""
 
     wanted_for: set[str] = field(default_factory=set)
@@ -41,10 +41,10 @@ class PreparedBuilds:
     def __init__(self, device: Device, builders: Builders) -> None:
         self._pool = BuildPool(device, builders, idle=True)
         self._changing = threading.Lock()
-        self._problems: dict[Gemm, _Problem] = {}
+        self._problems: dict[Gemm, _BegunProblem] = {}
         self._held: Counter[Gemm] = Counter()
 
-    def prepare(self, wanted: Mapping[Wanted, Callable[[], Iterable[Config]]]) -> None:
+    def prepare(self, wanted: Mapping[Purpose, Callable[[], Iterable[Config]]]) -> None:
         """Begin the builds that are wanted, each once, and give up what was begun for any other problem that is not
         held. Raises what asking for the configs raises."""
         gemms = {gemm for gemm, _ in wanted}
@@ -53,7 +53,7 @@ class PreparedBuilds:
                 self._give_up(gemm)
         for (gemm, reason), configs in wanted.items():
             with self._changing:
-                problem = self._problems.setdefault(gemm, _Problem())
+                problem = self._problems.setdefault(gemm, _BegunProblem())
                 if reason in problem.wanted_for:
                     continue
                 problem.wanted_for.add(reason)
@@ -90,7 +90,7 @@ class PreparedBuilds:
         """Give up everything; the processes go on."""
         self._pool.close()
 
-    def _begin(self, gemm: Gemm, problem: _Problem, configs: Iterable[Config]) -> None:
+    def _begin(self, gemm: Gemm, problem: _BegunProblem, configs: Iterable[Config]) -> None:
         with self._changing:
             if self._problems.get(gemm) is not problem:  # given up since
                 return
@@ -99,5 +99,5 @@ class PreparedBuilds:
             problem.begun |= set(new)
 
     def _give_up(self, gemm: Gemm) -> None:
-        for build in self._problems.pop(gemm, _Problem()).builds.values():
+        for build in self._problems.pop(gemm, _BegunProblem()).builds.values():
             build.cancel()

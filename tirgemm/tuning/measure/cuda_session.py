@@ -23,7 +23,7 @@ from tirgemm._extras import needed_by
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment
+from tirgemm.rounds import SampleBlock, StoppingRule, alternate, buffer_assignment
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.driver.nvml import Probe
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline
@@ -130,7 +130,7 @@ class CudaSession:
         probe = Probe(self.device.uuid)
         graphs: list[Any] = []
         launches: dict[str, int] = {}
-        blocks: dict[str, Block] = {}
+        blocks: dict[str, SampleBlock] = {}
         try:
             for name, contender in contenders.items():
                 blocks[name], count = self._block(contender, options.regime, probe, graphs)
@@ -255,7 +255,7 @@ class CudaSession:
 
     def _block(
         self, contender: _Contender, regime: Regime, probe: Probe | None, graphs: list[Any]
-    ) -> tuple[Block, int]:
+    ) -> tuple[SampleBlock, int]:
         """How a contender takes its turn, and in the sustained regime the launches of a replay of the graph added."""
         each_us, host_ns = self._warm(contender)
         if regime == "isolated":
@@ -317,7 +317,7 @@ class CudaSession:
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def _sustained(self, graph: Any, count: int, probe: Probe | None) -> Block:
+    def _sustained(self, graph: Any, count: int, probe: Probe | None) -> SampleBlock:
         """Replays back to back. The first is not counted: the stream is idle before it."""
 
         def block() -> list[float]:
@@ -334,7 +334,7 @@ class CudaSession:
 
         return block
 
-    def _one_by_one(self, contender: _Contender, probe: Probe | None) -> Block:
+    def _one_by_one(self, contender: _Contender, probe: Probe | None) -> SampleBlock:
         """Single calls of a kernel that takes long, in turns over the operands."""
         turn = 0
 
@@ -350,7 +350,7 @@ class CudaSession:
 
     def _isolated(
         self, contender: _Contender, probe: Probe | None, host_ns: int, count: int = _ISOLATED_PER_BLOCK
-    ) -> Block:
+    ) -> SampleBlock:
         turn = 0
 
         def block() -> list[float]:

@@ -27,7 +27,7 @@ from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.reference.numbers import BITS, Bits, encode
-from tirgemm.rounds import Block, StoppingRule, alternate, buffer_assignment, settle, turn
+from tirgemm.rounds import SampleBlock, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call
@@ -167,7 +167,7 @@ class HostSession:
         affordable = self.device.memory_bytes // (_MEMORY_SHARE * contenders * one)
         return max(1, min(max(2, -(-_ROTATION * self._cache // one)), _SETS, affordable))
 
-    def _sustained(self, calls: Iterator[Call]) -> Block:
+    def _sustained(self, calls: Iterator[Call]) -> SampleBlock:
         """Blocks of as many calls as take about a millisecond; at least one."""
         count = _calls_per_block(calls)
         self._alive()
@@ -181,7 +181,7 @@ class HostSession:
 
         return block
 
-    def _isolated(self, calls: Iterator[Call]) -> Block:
+    def _isolated(self, calls: Iterator[Call]) -> SampleBlock:
         next(calls)()
         self._alive()
         if self._evict is None:

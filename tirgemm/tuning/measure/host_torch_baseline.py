@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tirgemm.gemm import DTYPE_NAMES, Gemm
-from tirgemm.rounds import Block, StoppingRule, alternate, turn
+from tirgemm.rounds import SampleBlock, StoppingRule, alternate, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import (
@@ -65,11 +65,11 @@ class HostTorchBaseline:
         counts = dict.fromkeys((usable_threads, min(_own_threads(self._torch), usable_threads)))
         self.ways = [TorchCall(call, count, prepare) for call, prepare in self._written() for count in counts]
 
-    def choose(self, sets: list[dict[str, View]], block_of: Callable[[Iterator[Call]], Block]) -> dict[str, Any]:
+    def choose(self, sets: list[dict[str, View]], block_of: Callable[[Iterator[Call]], SampleBlock]) -> dict[str, Any]:
         """Which way is the fastest, as conditions say it. ``block_of`` makes of endless calls what takes samples of
         them."""
 
-        def block(index: int) -> Block:
+        def block(index: int) -> SampleBlock:
             way = self.ways[index]
             self._on_threads(way)
             calls = itertools.cycle([way.prepare(self._tensors(views)) for views in sets])

@@ -23,7 +23,7 @@ from tirgemm.tuning.search.expected_gain import ModelErrors
 from tirgemm.tuning.search.features import features
 
 Scores = npt.NDArray[np.float64]
-_Group = tuple[Gemm, str]
+_ProblemKey = tuple[Gemm, str]
 
 # A failed candidate counts as e**3 = 20 times slower than the best.
 FAILED = -3.0
@@ -95,8 +95,8 @@ class BoostedTrees:
         self.regime = regime
         self.families = {family.name: family for family in families}
         self.seed = seed
-        self._own: _Group = (gemm, regime)
-        self._rows: dict[_Group, dict[Config, tuple[float | None, dict[str, float]]]] = {}
+        self._own: _ProblemKey = (gemm, regime)
+        self._rows: dict[_ProblemKey, dict[Config, tuple[float | None, dict[str, float]]]] = {}
         self._spaces: dict[tuple[Gemm, str], Space | None] = {}
         self._features: dict[Config, dict[str, float]] = {}
         self._columns: list[str] = []

@@ -45,7 +45,7 @@ ALGO_CONFIG = {
     "cluster": (8, c_uint16),
 }
 
-Attribute = tuple[int, Any]
+LtAttribute = tuple[int, Any]
 
 
 class Algo(ctypes.Structure):
@@ -161,7 +161,7 @@ class Descriptor:
         self.pointer = pointer()
         lt.call(f"cublasLt{kind}Create", byref(self.pointer), *arguments)
 
-    def set(self, attribute: Attribute, value: int) -> None:
+    def set(self, attribute: LtAttribute, value: int) -> None:
         """Set one attribute. Raises CublasLtError."""
         number, kind = attribute
         held = kind(value)
