@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import command
 from benchmarks.counted import ncu
 from benchmarks.counted.metrics import base_names, chosen, compared, value
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
@@ -32,6 +31,7 @@ from tirgemm.detect import device as detect_device
 from tirgemm.errors import MeasurementFailed
 from tirgemm.hardware import ARCHITECTURES
 from tirgemm.layouts import Layout, TiledCopy
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path(__file__).with_suffix(".cu")

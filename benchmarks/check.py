@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import mma_ceiling
+from benchmarks import mma_ceiling, proof_tables
 from benchmarks.counted import document as counted
 from benchmarks.history import History
 from benchmarks.many_devices import document as many_devices
@@ -39,7 +39,6 @@ from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.transfer import read_candidates
 from verification import evidence, sources
-from verification.service import proofs_file
 
 HERE = Path(__file__).resolve().parent
 STATUSES = {"measured", "skipped", "build_failed", "wrong", "timed_out", "crashed"}
@@ -99,7 +98,7 @@ def faults(
             return [*_evidence_head(path, document), *evidence.faults(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
-        for kind in (models, service_speed, many_devices, proofs_file, mma_ceiling):
+        for kind in (models, service_speed, many_devices, proof_tables, mma_ceiling):
             if document["suite"] == kind.SUITE:
                 return [*_environment(document), *kind.faults(document), *_origins(document["rows"], history)]
         if document["suite"] == timelines.SUITE:

@@ -25,7 +25,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command
 from benchmarks.counted import ncu
 from benchmarks.counted.cases import CountedCase, cases
 from benchmarks.counted.document import COUNTED, CountedKernel, documented, summary
@@ -39,6 +38,7 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidRequest, MeasurementFailed, TirgemmError
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.compile import build
+from verification import command
 from verification.sanitized_call import END
 
 ROOT = Path(__file__).resolve().parents[1]

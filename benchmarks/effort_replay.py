@@ -24,7 +24,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import command
 from benchmarks.proposal_sources import PoolFamily, SearchedSpace, candidates_by_problem, pool_of, ranked_by, times_of
 from tirgemm.bench.results import dump, environment
 from tirgemm.detect import device as detect
@@ -38,6 +37,7 @@ from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning.search_loop import BATCH
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "effort_replay"

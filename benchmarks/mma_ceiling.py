@@ -21,12 +21,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import command
 from benchmarks.tables import differing
 from tirgemm.bench.results import dump, environment, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.tuning.driver.nvrtc import Cubin, compile_source
+from verification import command
 
 HERE = Path(__file__).resolve().parent
 SUITE = "mma_ceiling"

@@ -23,7 +23,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import command
 from benchmarks.recorded_space import RecordedFamily, RecordedPoint, RecordedSpace
 from tirgemm.bench.results import environment
 from tirgemm.config import Config, Space
@@ -43,6 +42,7 @@ from tirgemm.tuning.search.cost_model import BoostedTrees
 from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "proposal_sources"

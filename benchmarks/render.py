@@ -3,7 +3,7 @@
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
 has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
 service_speed/document.py, many_devices/document.py, timeline/tables.py or
-verification/service/proofs_file.py over a device's folder, ``DEVICE/FILE`` (``square.sustained``) a results file.
+proof_tables.py over a device's folder, ``DEVICE/FILE`` (``square.sustained``) a results file.
 ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured; ``ladder/``, ``tensorcore/`` and
 ``counters/`` are those of their modules. What was not measured yet says so.
 
@@ -20,7 +20,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import bank_tables, counter_tables, evidence_tables, ladder_tables, suite_tables, tensorcore_tables
+from benchmarks import (
+    bank_tables,
+    counter_tables,
+    evidence_tables,
+    ladder_tables,
+    proof_tables,
+    suite_tables,
+    tensorcore_tables,
+)
 from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
 from benchmarks.pictures.ladder_picture import ladder_picture
@@ -30,7 +38,6 @@ from benchmarks.tables import documents, not_yet
 from benchmarks.timeline import tables as timeline_tables
 from tirgemm.bench.results import load
 from tirgemm.gemm import REGIMES
-from verification.service import proofs_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -51,7 +58,7 @@ OF_DEVICE = (
     | models.TABLES
     | service_speed.TABLES
     | many_devices.TABLES
-    | proofs_file.TABLES
+    | proof_tables.TABLES
     | timeline_tables.TABLES
 )
 RESULTS = ROOT / "benchmarks" / "results"

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 from tirgemm.bench.results import FORMAT, Document, Row, load
 
@@ -48,11 +47,6 @@ def place(document: Document) -> str:
     about = document["environment"]
     versions = [f"{key} {about[key]}" for key in ("driver", "cuda", "tvm", "torch") if about.get(key)]
     return ", ".join([about["device"], document["regime"], *versions, about["date"][:10]])
-
-
-def figures_document(suite: str, environment: Mapping[str, Any], rows: Sequence[Row]) -> Document:
-    """The document of figures that are of no shape: their rows as they are, with no summary."""
-    return {"format": 1, "suite": suite, "regime": suite, "environment": dict(environment), "rows": list(rows)}
 
 
 def repeated(rows: Iterable[Row], name: str) -> Iterator[str]:

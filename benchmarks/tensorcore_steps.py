@@ -18,7 +18,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import command
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest
 from tirgemm.bench.step_race import RacedStep, race_steps
@@ -30,6 +29,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[1]
 

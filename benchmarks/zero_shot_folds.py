@@ -20,7 +20,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import command
 from tirgemm.bench.results import dump, environment
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.detect import device as detect
@@ -36,6 +35,7 @@ from tirgemm.tuning.ranking_training import (
     records_sha256,
 )
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "zero_shot_folds"

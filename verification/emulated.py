@@ -30,7 +30,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import command
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, TirgemmError
@@ -39,7 +38,7 @@ from tirgemm.families.base import Program
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch
-from verification import alterations
+from verification import alterations, command
 from verification.altered import lowered
 from verification.cases import Case
 from verification.emulator import cuda_emulator, operands, wgmma_on_cpu, wmma_on_cpu

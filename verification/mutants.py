@@ -27,14 +27,13 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from benchmarks import command
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
 from tirgemm.families import Family, family_named
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.measure import MeasurementTimedOut, Measurer
-from verification import alterations
+from verification import alterations, command
 from verification.alterations import DELAY, LIMIT, Mutant
 from verification.altered import lowered
 from verification.altered_bench import AlteredBench

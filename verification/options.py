@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import command
+from verification import command
 
 
 def parser(about: str, seconds: float) -> argparse.ArgumentParser:

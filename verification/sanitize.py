@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import command
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import BuildFailed
 from tirgemm.families import family_named
+from verification import command
 from verification.alterations import OUTSIDE, RACE
 from verification.altered_bench import AlteredBench
 from verification.cases import Case, Feature

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from benchmarks.sessions import installed_tool, killed, started
 from verification.evidence import ROOT
 from verification.sanitized_call import BEGIN, END
+from verification.sessions import installed_tool, killed, started
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 _PLACES = ("/usr/local/cuda/bin",)

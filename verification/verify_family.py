@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
 
-from benchmarks import command
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidDevice, TirgemmError
@@ -28,6 +27,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
+from verification import command
 from verification.cases import Case, missing_choices, pairs_of, random_cases, special_cases
 from verification.evidence import EvidenceFile, Row
 from verification.options import parser

@@ -18,7 +18,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import command
 from tirgemm.artifact import Trust, read
 from tirgemm.bench import results
 from tirgemm.bench.contest import MIN_SAMPLES, failed_row
@@ -35,6 +34,7 @@ from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.set_tuning import tuned_record, tuning_of
 from tirgemm.tuning.workbench import Workbench
 from tirgemm.tuning_db.data_folder import open_store, signer
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[2]
 RACES = 2

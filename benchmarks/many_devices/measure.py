@@ -21,18 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command
 from benchmarks.many_devices import document
 from benchmarks.many_devices.document import QueueRun
-from benchmarks.tables import figures_document
 from tirgemm import Gemm
-from tirgemm.bench.results import environment, load, measured_at, write
+from tirgemm.bench.results import environment, figures_document, load, measured_at, write
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, ServiceError
 from tirgemm.status import LIVE
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0

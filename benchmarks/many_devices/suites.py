@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command
 from benchmarks.many_devices.measure import ROOT, same_devices
 from tirgemm.bench.results import ResultsFile, load
 from tirgemm.bench.suite_file import Suite
@@ -28,6 +27,7 @@ from tirgemm.bench.suite_run import VARIANTS
 from tirgemm.bench.suites import suite_named
 from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm
+from verification import command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

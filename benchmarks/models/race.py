@@ -32,7 +32,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import tirgemm
-from benchmarks import command
 from benchmarks.models import agreement
 from benchmarks.models.decoder import MOST_TOKENS, Decoder
 from benchmarks.models.document import (
@@ -62,6 +61,7 @@ from tirgemm.torch.linear_problems import linears_of
 from tirgemm.torch.problems import DTYPES
 from tirgemm.tuning.measure.baselines.torch_baseline import pin
 from tirgemm.tuning.process.locks import DeviceLock
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[2]
 EXACT, SET, DEPENDENT = "tirgemm", "tirgemm_set", "tirgemm_pdl"

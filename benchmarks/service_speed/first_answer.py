@@ -19,12 +19,12 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.command import run
 from benchmarks.service_speed.load import Turn
 from benchmarks.service_speed.turns import Figures, Server, alternate, parser, server
 from benchmarks.service_speed.working import await_worker, worker
 from tirgemm.errors import ServiceError
 from tirgemm.tuning_db import Database, JobQueue
+from verification.command import run
 
 ANSWER_SECONDS = 60.0
 

@@ -22,7 +22,6 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.command import run
 from benchmarks.service_speed.load import Turn
 from benchmarks.service_speed.turns import Figures, Server, alternate, parser, server
 from benchmarks.service_speed.working import submitted
@@ -31,6 +30,7 @@ from tirgemm.errors import ServiceError
 from tirgemm.events import CandidateRecorded
 from tirgemm.status import Status
 from tirgemm.tuning_db import Database, JobQueue
+from verification.command import run
 
 OWNER, EVER_SECONDS, ARRIVE_SECONDS = "measuring:1:0", 36_000.0, 60.0
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.command import run
 from benchmarks.service_speed.stored_kernels import DEVICE, gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, Server, asked, parser, server
+from verification.command import run
 from verification.service.postgres_server import find_programs, running
 
 ANSWER_SECONDS = 60.0

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.command import run
 from benchmarks.service_speed.page_addresses import (
     ANSWER_SECONDS,
     addresses,
@@ -28,6 +27,7 @@ from benchmarks.service_speed.page_addresses import (
 )
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, asked, parser, server
+from verification.command import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

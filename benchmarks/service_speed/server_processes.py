@@ -17,9 +17,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.command import run
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, asked, parser, server
+from verification.command import run
 from verification.service.processes import Serve
 
 

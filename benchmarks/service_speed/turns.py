@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command
 from benchmarks.service_speed import document
 from benchmarks.service_speed.load import Turn, drive, request
 from benchmarks.service_speed.server import BARE
 from benchmarks.service_speed.stored_kernels import DEVICE
-from benchmarks.tables import figures_document
 from tirgemm import Gemm, rounds
-from tirgemm.bench.results import environment, load, measured_at, write
+from tirgemm.bench.results import environment, figures_document, load, measured_at, write
 from tirgemm.detect import device as detect_device
+from verification import command
 from verification.service.processes import server_process
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.command import run
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, asked, parser, server
 from benchmarks.service_speed.working import await_status, submitted, worker
 from tirgemm.tuning_db import Database
+from verification.command import run
 
 # More than are done in all turns together: a search ends when it expects no more.
 TUNED = [f"{m}x511x513:f16:nt" for m in range(509, 629, 2)]

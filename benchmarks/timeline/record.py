@@ -12,12 +12,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import command
 from tirgemm.bench.results import device_folder, environment
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.timed_kernel import record, timed_kernel
+from verification import command
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILY = "wgmma"

@@ -335,6 +335,16 @@ def test_the_client_loads_nothing_heavy(statement: str) -> None:
     assert done.stdout.splitlines()[-1] == "loaded"
 
 
+def test_evidence_is_made_without_the_benchmarks_that_show_it() -> None:
+    """The product knows neither; ``verification`` imports the product, and ``benchmarks`` both."""
+    above = {"tirgemm": {"benchmarks", "verification"}, "verification": {"benchmarks"}}
+    for name, others in above.items():
+        paths = [*(ROOT / name).rglob("*.py")]
+        assert len(paths) > 20
+        wrong = {str(path) for path in paths for imported, _ in imports(name, path) if imported.split(".")[0] in others}
+        assert not wrong
+
+
 def test_no_file_is_longer_than_a_room() -> None:
     paths = [
         p

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks import proof_tables
 from tests.waiting import until
 from tirgemm.bench.results import load
 from tirgemm.errors import InvalidRequest
 from tirgemm.status import ENDED
-from verification.service import proofs_file, random_requests
+from verification.service import random_requests
 from verification.service.fuzzed_server import OPEN_WINDOWS
 from verification.service.outages import closed_window, long_queue
 from verification.service.proofs_file import FILE, MAX_FAILURES, ROOT, ProofsFile
@@ -31,13 +32,13 @@ def test_runs_add_up_over_programs_and_days(tmp_path: Path) -> None:
     again.count("random requests", [], 9.0, runs=1000)
     again.count("kill -9, sqlite: worker", ["x"] * 99, 1.0)
     document = load(file)
-    assert list(proofs_file.faults(document)) == []
+    assert list(proof_tables.faults(document)) == []
     kills, requests = document["rows"]
     assert (kills["runs"], kills["failed"], kills["status"], kills["seconds"]) == (3, 2, "failed", 8.0)
     assert (kills["failures"][:2], len(kills["failures"])) == (["a candidate is lost", "another is, too"], MAX_FAILURES)
     assert (requests["runs"], requests["status"], requests["commit"]) == (1000, "held", "c2")
-    assert "| random requests | 1,000 | 0 |" in " ".join(proofs_file.proofs(file.parent, tmp_path).split("  "))
-    assert "verification.service.kills" in proofs_file.proofs(tmp_path / "another", tmp_path)
+    assert "| random requests | 1,000 | 0 |" in " ".join(proof_tables.proofs(file.parent, tmp_path).split("  "))
+    assert "verification.service.kills" in proof_tables.proofs(tmp_path / "another", tmp_path)
 
 
 def test_a_row_that_is_begun_anew_leaves_the_others_and_stays_until_something_ran(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_row_that_is_begun_anew_leaves_the_others_and_stays_until_something_ra
     others, row = load(file)["rows"]
     assert (row["runs"], row["failed"], row["failures"], row["status"]) == (10_000, 0, [], "held")
     assert (others["proof"], others["runs"], others["commit"]) == ("disk full", 1, "c1")
-    assert list(proofs_file.faults(load(file))) == []
+    assert list(proof_tables.faults(load(file))) == []
 
 
 @pytest.mark.parametrize(
@@ -89,8 +90,8 @@ def test_a_row_that_contradicts_itself_is_told(tmp_path: Path, change: dict[str,
     proofs.count("p", [], 1.0)
     document = json.loads((tmp_path / FILE).read_text())
     document["rows"][0] |= change
-    assert any(words in sentence for sentence in proofs_file.faults(document))
-    assert "p is there twice" in list(proofs_file.faults({"rows": document["rows"] * 2}))
+    assert any(words in sentence for sentence in proof_tables.faults(document))
+    assert "p is there twice" in list(proof_tables.faults({"rows": document["rows"] * 2}))
 
 
 def report(**changes: Any) -> dict[str, Any]:

@@ -282,6 +282,11 @@ class ResultsFile:
             self.document["streams"] = list(old["streams"])
 
 
+def figures_document(suite: str, environment: Mapping[str, Any], rows: Sequence[Row]) -> Document:
+    """The document of figures that are of no shape: their rows as they are, with no summary."""
+    return {"format": 1, "suite": suite, "regime": suite, "environment": dict(environment), "rows": list(rows)}
+
+
 def load(path: Path) -> Document:
     """The document of a results file, compressed or not. Raises OSError, ValueError."""
     with open_regular(path) as file:

@@ -29,7 +29,6 @@ import httpx
 import psycopg
 from sqlalchemy import func, select
 
-from benchmarks import command
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreUnavailable
 from tirgemm.events import BuildsCounted
 from tirgemm.gemm import Gemm
@@ -38,6 +37,7 @@ from tirgemm.tuning.process.locks import FileLock
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import Database, Job, JobQueue, SqlStore, StoredEvent
 from tirgemm.tuning_db.models import AttemptRow, GemmRow
+from verification import command
 from verification.service.postgres_server import PostgresServer, find_programs, running
 from verification.service.processes import Serve, alive, command_line, descendants, kill
 from verification.service.proofs_file import ProofsFile

@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks import command
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
+from verification import command
 from verification.service.kills import Deployment, deployed, ended, lost
 from verification.service.proofs_file import ProofsFile
 from verification.service.random_requests import server

@@ -4,12 +4,11 @@ run."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import figures_document, of_file, repeated, table
-from tirgemm.bench.results import Document, environment, load, measured_at, write
+from tirgemm.bench.results import environment, figures_document, load, measured_at, write
 from tirgemm.detect import device as detect_device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,25 +54,3 @@ class ProofsFile:
             **measured_at(self._about, None),
         }
         write(self.path, figures_document(SUITE, self._about, [self.rows[name] for name in sorted(self.rows)]))
-
-
-def faults(document: Document) -> Iterator[str]:
-    """What is wrong: proofs that are there twice or were never run, statuses that the failures do not give."""
-    yield from repeated(document["rows"], "proof")
-    for row in document["rows"]:
-        proof = row["proof"]
-        if row["runs"] < 1 or not 0 <= row["failed"] <= row["runs"]:
-            yield f"{proof} has {row['runs']} runs of which {row['failed']} failed"
-        if (row["status"] == "failed") != bool(row["failed"]) or bool(row["failed"]) != bool(row["failures"]):
-            yield f"{proof} is {row['status']} with {row['failed']} failed runs and {len(row['failures'])} failures"
-
-
-@of_file(FILE, "python -m verification.service.kills")
-def proofs(document: Document) -> str:
-    """The table of a machine's file."""
-    lines = [[row["proof"], f"{row['runs']:,}", f"{row['failed']:,}", row["at"][:10]] for row in document["rows"]]
-    about = document["environment"]
-    return f"{about['device']}\n\n{table(['proof', 'runs', 'failed', 'last run'], lines, 1)}"
-
-
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: proofs}

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command
 from tirgemm.errors import InvalidRequest
+from verification import command
 from verification.service.fuzzed_server import OPEN_WINDOWS
 from verification.service.processes import START_SECONDS, server_process
 from verification.service.proofs_file import ProofsFile
