@@ -256,14 +256,18 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         gemm: Gemm | str | None = None,
         device: Device | str | None = None,
         regime: str | None = None,
+        quick: bool = False,
     ) -> list[Document]:
-        """The newest kernels of the service, at most ``limit``; where given only those of a problem, device, regime."""
+        """The newest kernels of the service, at most ``limit``; where given only those of a problem, device, regime.
+
+        With ``quick`` a service that is away is given up within a second or two.
+        """
         wanted = listing_filters(gemm, device) | ({"regime": regime} if regime is not None else {})
         listing: list[Document] = []
         after: str | None = ""
         while after is not None and len(listing) < limit:
             params = wanted | {"limit": min(limit - len(listing), 100), "after": after}
-            page = self._session.request("GET", "/v1/kernels", params=params).body
+            page = self._session.request("GET", "/v1/kernels", params=params, quick=quick).body
             kernels = documents(page, "kernels", self.url)
             listing += kernels
             after = page.get("next") if kernels else None

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, ServiceUnreachable, TirgemmError
 from tirgemm.gemm import Gemm
 
 Policy: TypeAlias = Literal["tuned", "shipped", "default"]
@@ -22,6 +22,8 @@ Policy: TypeAlias = Literal["tuned", "shipped", "default"]
 m with such records sets of defaults, any default."""
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 Arrived: TypeAlias = Callable[[Kernel], None]
+LookupResult: TypeAlias = "Kernel | TirgemmError | None"
+"""What a lookup found, or the error that it raised."""
 
 
 def policy_named(text: str) -> Policy:
@@ -82,6 +84,31 @@ class KernelSource(Protocol):
         ``arrived`` is called in a thread of the source with every kernel that is there, a better one after the first.
         """
         ...
+
+
+@runtime_checkable
+class LooksUpTogether(Protocol):
+    """A KernelSource that knows better than ``lookup_all`` how to look up many problems."""
+
+    def lookup_all(self, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
+        """What ``lookup`` says of each of ``gemms``."""
+        ...
+
+
+def lookup_all(source: KernelSource, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
+    """What ``source`` has for each of ``gemms``, or the error of its lookup. A service that is away is waited for once:
+    its ServiceUnreachable is the answer for all that come after."""
+    if isinstance(source, LooksUpTogether):
+        return source.lookup_all(gemms, device)
+    results: dict[Gemm, LookupResult] = {}
+    away: ServiceUnreachable | None = None
+    for gemm in gemms:
+        try:
+            results[gemm] = source.lookup(gemm, device) if away is None else away
+        except TirgemmError as error:
+            results[gemm] = error
+            away = error if isinstance(error, ServiceUnreachable) else None
+    return results
 
 
 class MakesInBackground(ABC):

@@ -21,7 +21,15 @@ from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, Cancelled, TirgemmError, VerificationFailed
 from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.hardware import dependent_launch_refusal
-from tirgemm.kernel_source import Arrived, KernelSource, MakesInBackground, Policy, Preparation
+from tirgemm.kernel_source import (
+    Arrived,
+    KernelSource,
+    LookupResult,
+    MakesInBackground,
+    Policy,
+    Preparation,
+    lookup_all,
+)
 from tirgemm.status import Role
 from tirgemm.timings import NotTimed, SelectionReason, Timings
 from tirgemm.tuning.build import dependent_launch
@@ -66,17 +74,31 @@ class DependentKernels(MakesInBackground):
         if data_dir is None and isinstance(inner, LocalKernels):
             data_dir = inner.data_dir
         self.inner, self.data_dir, self.tunes = inner, data_dir, inner.tunes
+        # Of these ``inner`` had a kernel when it was asked about several.
+        self._makeable: set[tuple[Gemm, str]] = set()
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
         """What was made of the kernel that ``inner`` has now."""
         plain = self.inner.lookup(gemm, device)
         return None if plain is None else self._kept(plain)
 
+    def lookup_all(self, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
+        """What ``lookup`` says of each; ``refusal`` then asks ``inner`` about none again of which it has a kernel."""
+        answers: dict[Gemm, LookupResult] = {}
+        for gemm, plain in lookup_all(self.inner, gemms, device).items():
+            answers[gemm] = plain
+            if plain is not None and not isinstance(plain, TirgemmError):
+                self._makeable.add((gemm, device.key))
+                answers[gemm] = self._kept(plain)
+        return answers
+
     def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
         """Why none is made: the device, the problem, or why ``inner`` makes none."""
         reason = dependent_launch_refusal(device) or chain_refusal(gemm)
-        if reason or self.inner.lookup(gemm, device) is not None:
-            return reason or None
+        if reason:
+            return reason
+        if (gemm, device.key) in self._makeable or self.inner.lookup(gemm, device) is not None:
+            return None
         return self.inner.refusal(gemm, device, policy)
 
     def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:

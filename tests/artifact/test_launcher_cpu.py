@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.artifact_samples import kernel, operands, raw_kernel, shared_object
+from tests.helpers.artifact_samples import TRUST, kernel, operands, packed, raw_kernel, shared_object
 from tests.waiting import PATIENCE_S
 from tirgemm import expr
-from tirgemm.artifact import native
+from tirgemm.artifact import load, native
 from tirgemm.errors import CorruptArtifact, LaunchFailed
 from tirgemm.expr import M
 from tirgemm.gemm import Gemm, Range
@@ -90,26 +90,56 @@ def test_every_block_runs_exactly_once_whatever_the_threads() -> None:
         assert (out.view(np.int32) == 20).all()
 
 
+# How many blocks have run at once.
+MOST_AT_ONCE = r"""
+static int inside, most, waits;
+KERNEL(enter) { int now = __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+  int seen = __atomic_load_n(&most, __ATOMIC_SEQ_CST);
+  while (now > seen && !__atomic_compare_exchange_n(&most, &seen, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+  // A block waits for those that may run beside it, however late a busy machine starts their threads.
+  while (__atomic_load_n(&most, __ATOMIC_SEQ_CST) < WANTED) {
+    if (__atomic_add_fetch(&waits, 1, __ATOMIC_SEQ_CST) > LOOKS) break;
+    usleep(2000);
+  }
+  usleep(2000); __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST); return 0; }
+KERNEL(report) { ((float*)args[0].v.p)[0] = most; return 0; }
+"""
+
+
+def most_at_once(cap: int, wanted: int, looks: int = 10000) -> tuple[Launch, bytes]:
+    """A launch that writes how many of its eight blocks have run at once, and its binary."""
+    enter = KernelLaunch("enter", (Pointer("d"),), (8, 1, 1), attributes=(("threads", cap),) if cap else ())
+    binary = shared_object(MOST_AT_ONCE, f"-DWANTED={wanted}", f"-DLOOKS={looks}")
+    return launch_of(enter, KernelLaunch("report", (Pointer("d"),))), binary
+
+
 def test_the_thread_cap_of_a_kernel_is_kept() -> None:
-    source = r"""
-    static int inside, most, waits;
-    KERNEL(enter) { int now = __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-      int seen = __atomic_load_n(&most, __ATOMIC_SEQ_CST);
-      while (now > seen && !__atomic_compare_exchange_n(&most, &seen, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-      // A block waits for those that may run beside it, however late a busy machine starts their threads.
-      while (__atomic_load_n(&most, __ATOMIC_SEQ_CST) < WANTED) {
-        if (__atomic_add_fetch(&waits, 1, __ATOMIC_SEQ_CST) > 10000) break;
-        usleep(2000);
-      }
-      usleep(2000); __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST); return 0; }
-    KERNEL(report) { ((float*)args[0].v.p)[0] = most; return 0; }
-    """
     for cap, expected in ((1, 1), (0, min(8, native.host_threads()))):
-        enter = KernelLaunch("enter", (Pointer("d"),), (8, 1, 1), attributes=(("threads", cap),) if cap else ())
-        binary = shared_object(source, f"-DWANTED={expected}")
-        assert (
-            call(raw_kernel(GEMM, launch_of(enter, KernelLaunch("report", (Pointer("d"),))), binary))[0, 0] == expected
-        )
+        launch, binary = most_at_once(cap, expected)
+        assert call(raw_kernel(GEMM, launch, binary))[0, 0] == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "cap", "given", "expected"),
+    [
+        ("1", 0, None, 1),
+        (" 1, 4", 0, None, 1),
+        ("64", 1, None, 1),
+        ("none", 0, 1, 1),
+        ("0", 0, None, 8),
+        ("", 0, None, 8),
+        ("1", 0, 0, 8),
+        ("9" * 30, 0, None, 8),
+    ],
+)
+def test_a_loaded_kernel_takes_no_more_threads_than_it_is_given(
+    environment: str, cap: int, given: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    expected = min(expected, native.host_threads())
+    launch, binary = most_at_once(cap, expected if expected > 1 else 2, 10000 if expected > 1 else 100)
+    loaded = load(packed(GEMM, launch=launch, binary=binary), trust=TRUST, threads=given)
+    assert call(loaded.raw)[0, 0] == expected
 
 
 def test_kernels_run_in_order_over_zeroed_and_aligned_workspaces() -> None:

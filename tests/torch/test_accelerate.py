@@ -112,11 +112,31 @@ def test_numbers_of_rows_are_problems_of_their_own() -> None:
         (0, "rows is 0"),
         ([True], "rows is True"),
         (Range(5, 2), "rows is Range"),
+        (16.0, r"rows is 16\.0; it must be a number from 1 to"),
+        (None, "rows is None"),
+        ("16", "rows is '16'"),
+        ([1, 16.0], r"rows is 16\.0"),
     ):
         with pytest.raises(InvalidRequest, match=says):
             accelerate(model(), rows=wrong)
     with pytest.raises(InvalidRequest, match="policy is 'best'"):
         accelerate(model(), **unchecked(policy="best"))
+
+
+def test_numbers_of_rows_may_be_integers_of_any_type() -> None:
+    import numpy as np
+
+    from tirgemm.torch import accelerate
+
+    for rows, expected in (
+        (np.int64(16), [16]),
+        (np.array([3, 16]), [3, 16]),
+        (torch.tensor(16), [16]),
+        ([Range(np.int64(1), 16)], [Range(1, 16)]),
+    ):
+        report = accelerate(model(), rows=rows, source=SampleSource(), policy="default", dry_run=True)
+        assert [gemm.m for gemm in report.gemms[: len(expected)]] == expected
+        assert {type(gemm.m) for gemm in report.gemms} <= {int, Range}
 
 
 def unchecked(**keywords: Any) -> Any:

@@ -208,6 +208,33 @@ def test_a_source_is_asked_once_a_problem_and_its_kernels_serve_the_next_calls(w
         TABLE.remove(each)
 
 
+def test_operands_are_copied_only_for_a_kernel_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import register, routed
+    from tirgemm.torch.kernel_table import TABLE
+
+    copied: list[tuple[int, ...]] = []
+    contiguous = torch.Tensor.contiguous
+    monkeypatch.setattr(
+        torch.Tensor, "contiguous", lambda self: (copied.append(tuple(self.shape)), contiguous(self))[1]
+    )
+    a, b, c = integers(3, 1, 11).expand(3, 4, 11), integers(3, 11, 5), integers(3, 4, 1).expand(3, 4, 5)
+    wanted = torch.baddbmm(c, a, b, alpha=2)
+    text = "4x5x11:f32:nn:batch=3:alpha:beta"
+    with routed() as counted:
+        assert torch.equal(torch.baddbmm(c, a, b, alpha=2), wanted)
+    assert [str(gemm) for gemm in counted.missing] == [text]
+    assert copied == []
+    made = kernel(text)
+    register(made)
+    try:
+        with routed() as counted:
+            assert torch.equal(torch.baddbmm(c, a, b, alpha=2), wanted)
+        assert counted.counts == {("baddbmm", "served"): 1}
+        assert copied == [(3, 4, 11), (3, 4, 5)]
+    finally:
+        TABLE.remove(made)
+
+
 def test_a_source_that_fails_leaves_calls_to_pytorch() -> None:
     from tirgemm.torch import routed
 

@@ -216,3 +216,58 @@ def test_what_was_downloaded_serves_while_the_service_is_away(
         with pytest.raises(ServiceUnreachable, match="the client is offline"):
             ServiceKernels(offline).lookup(GEMM.with_(m=34), CPU)
     del table
+
+
+@pytest.fixture
+def patient(fake: Unlisted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of the default patience, every request of which takes all of it where the service is away."""
+    monkeypatch.setattr(http_layer, "backoff", lambda _attempt: 1e6)
+    with Client("http://service.test", trust=SIGNER.public, cache_dir=tmp_path, transport=fake) as opened:
+        yield opened
+
+
+def away(fake: Unlisted) -> None:
+    fake.listed = True
+    fake.broken["/v1/kernels"] = [httpx.ConnectError("gone") for _ in range(1000)]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_each_problem_is_asked_for_once_whatever_linears_have_it(
+    dry_run: bool, patient: Client, fake: Unlisted
+) -> None:
+    from tirgemm.torch import accelerate
+
+    made = torch.nn.Sequential(*(torch.nn.Linear(19, 17, bias=False) for _ in range(6)))
+    report = accelerate(made, rows=[33, 34], client=patient, policy="tuned", dry_run=dry_run)
+    assert len(report.gemms) == 2
+    assert len(fake.sent("GET", "/v1/kernels")) == 2
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_service_that_is_away_is_waited_for_once(dry_run: bool, patient: Client, fake: Unlisted) -> None:
+    from tirgemm.torch import accelerate
+
+    away(fake)
+    made = torch.nn.Sequential(*(torch.nn.Linear(19, n, bias=False) for n in (17, 18, 20)))
+    report = accelerate(made, rows=[33, 34], client=patient, dry_run=dry_run)
+    assert len(fake.requests) == 1
+    words = {kernel for linear in report.linears for _, kernel in linear.problems}
+    assert len(report.gemms) == 6
+    assert len(words) == 1
+    assert words.pop().startswith("no kernel: no answer from http://service.test within 30 s (gone)")
+
+
+def test_what_the_cache_has_serves_after_one_short_wait(patient: Client, fake: Unlisted, table: Any) -> None:
+    from tirgemm.torch import ServiceKernels, accelerate
+
+    fake.listed = True
+    assert ServiceKernels(patient).lookup(GEMM, CPU) is not None
+    away(fake)
+    fake.requests.clear()
+    for rows in ([33, 34], [34, 33]):
+        report = accelerate(torch.nn.Linear(19, 17, bias=False), rows=rows, client=patient)
+        words = dict(report.linears[0].problems)
+        assert words[GEMM] == "tuned"
+        assert words[GEMM.with_(m=34)].startswith("no kernel: no answer from http://service.test")
+        table.remove(table.find(GEMM, CPU))
+    assert len(fake.requests) == 2

@@ -14,8 +14,9 @@ from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel, load
 from tirgemm.detect import device as detect
 from tirgemm.device import Device
+from tirgemm.errors import ServiceUnreachable
 from tirgemm.gemm import Gemm, Range
-from tirgemm.kernel_source import KernelSource, Preparation, run_in_background
+from tirgemm.kernel_source import KernelSource, Preparation, lookup_all, run_in_background
 from tirgemm.tuning.build import dependent_launch
 from tirgemm.tuning_db import data_folder, dependent_kernels
 from tirgemm.tuning_db.dependent_kernels import DependentKernels
@@ -111,6 +112,27 @@ def test_a_kernel_is_rebuilt_certified_and_kept_apart(prepare: Prepare, tmp_path
     again, _ = prepare(inner, ONE)
     assert [each.artifact_sha256 for each in again] == [kernel.artifact_sha256]
     assert len(DependentBench.made) == 1, "it was there"
+
+
+def test_several_are_looked_up_with_one_question_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, asked = PlainKernels(packed(ONE)), list[Gemm]()
+    lookup = inner.lookup
+
+    def noted(gemm: Gemm, device: Device) -> Kernel | None:
+        asked.append(gemm)
+        if len(asked) > 2:
+            raise ServiceUnreachable("gone")
+        return lookup(gemm, device)
+
+    monkeypatch.setattr(inner, "lookup", noted)
+    source = DependentKernels(inner, tmp_path)
+    results = lookup_all(source, [ONE, OTHER], HOPPER)
+    assert results == {ONE: None, OTHER: None}, "none was rebuilt yet"
+    assert source.refusal(ONE, HOPPER, "tuned") is None
+    assert asked == [ONE, OTHER]
+    results = lookup_all(source, [ONE, OTHER], HOPPER)
+    assert {str(error) for error in results.values()} == {"gone"}
+    assert len(asked) == 3
 
 
 def test_a_set_is_rebuilt_member_by_member(prepare: Prepare) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from tirgemm import detect_cpu
@@ -13,25 +15,50 @@ from tirgemm.artifact.package import Package, read
 from tirgemm.artifact.trust import Trust
 from tirgemm.errors import IncompatibleArtifact
 
+# The launcher reads no larger number.
+_MOST_THREADS = 1 << 20
 
-def load(artifact: bytes | Path | str, *, trust: Trust | None = None, check_device: bool = True) -> Kernel:
+
+def load(
+    artifact: bytes | Path | str, *, trust: Trust | None = None, check_device: bool = True, threads: int | None = None
+) -> Kernel:
     """The kernel of an artifact, given as bytes or as a path.
 
     The file is read once; what was verified is what runs, whatever happens to the file meanwhile. ``trust`` is the
-    user's trust file by default. Raises UntrustedArtifact, CorruptArtifact, IncompatibleArtifact where this machine
-    cannot run it (``check_device=False`` leaves that to the call), MissingExtra without apache-tvm-ffi.
+    user's trust file by default. ``threads`` caps those of its calls on a CPU, by default the environment's
+    OMP_NUM_THREADS; 0: as many as this process may use. Raises UntrustedArtifact, CorruptArtifact, IncompatibleArtifact
+    where this machine cannot run it (``check_device=False`` leaves that to the call), MissingExtra without
+    apache-tvm-ffi.
     """
-    return Kernel(*opened(artifact, trust, check_device=check_device))
+    return Kernel(*opened(artifact, trust, check_device=check_device, threads=threads))
 
 
 def opened(
-    artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True
+    artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True, threads: int | None = None
 ) -> tuple[Package, LoadedFunctions]:
     """What ``Kernel`` is made of: the verified package, and the launcher's functions for it."""
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)
-    return package, native.load(package.binaries, [kernel.kernel_json for kernel in package.manifest.kernels])
+    most = _omp_threads() if threads is None else threads
+    return package, native.load(package.binaries, [_capped(kernel, most) for kernel in package.manifest.kernels])
+
+
+def _capped(kernel: Manifest, most: int) -> str:
+    """The manifest's kernel part as the launcher reads it, with no more than ``most`` threads."""
+    if most < 1 or kernel.device.kind != "cpu":
+        return kernel.kernel_json
+    document = json.loads(kernel.kernel_json)
+    for launched in document["launch"]["kernels"]:
+        attributes = dict(launched["attributes"])
+        launched["attributes"] = [*(attributes | {"threads": min(attributes.get("threads") or most, most)}).items()]
+    return json.dumps(document)
+
+
+def _omp_threads() -> int:
+    """The first number of OMP_NUM_THREADS, which may be a list of them; 0 where it is not set."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(first), _MOST_THREADS) if first.isdecimal() else 0
 
 
 def check_runs_here(manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,14 +16,15 @@ from torch import nn
 import tirgemm
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MissingExtra
-from tirgemm.gemm import MAX_SIZE, Gemm, Range
+from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import dependent_launch_refusal
 from tirgemm.kernel_source import KernelSource, Policy, Preparation, policy_named
 from tirgemm.torch import linear_race, model_race
+from tirgemm.torch.kernel_lookup import KernelLookup
 from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import LinearKernels, LinearReport
 from tirgemm.torch.linear_module import Linear, convert_to_kernel_linear, restore_linear
-from tirgemm.torch.linear_problems import LinearProblems, linears_of
+from tirgemm.torch.linear_problems import LinearProblems, Rows, linears_of, row_counts
 from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_rows
 from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from tirgemm.client import Client
 
 Call: TypeAlias = "Callable[[], object]"
-Rows: TypeAlias = "int | Range | Iterable[int | Range]"
 ANY_ROWS = Range(1, 8192)
+UNDONE = "undo gave it back"
 _lock = threading.RLock()
 _entered: list[str] = []
 
@@ -64,6 +66,7 @@ class Acceleration:
     _measured: bool | None = False
     _raced: set[str] = field(default_factory=set, repr=False)
     dependent_launch: bool = False
+    _undone: bool = field(default=False, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -72,7 +75,7 @@ class Acceleration:
 
     @property
     def replaced(self) -> tuple[LinearReport, ...]:
-        """Those that kernels compute."""
+        """Those that became a ``tirgemm.torch.Linear``."""
         return tuple(linear for linear in self.linears if linear.replaced)
 
     @property
@@ -113,7 +116,7 @@ class Acceleration:
         if graph and not torch.cuda.is_available():
             raise InvalidRequest("graph=True needs a GPU: CUDA graphs are captured there")
         with _one_at_a_time():
-            linears = self._replaced_linears()
+            linears = self._computed_linears()
             observed = [observed_rows(call, [linear.module for linear in linears]) for call in given]
             kernels = self._raced_kernels(observed)
             raced = [RacedCall(call, of_call) for call, of_call in zip(given, kernels, strict=True)]
@@ -132,7 +135,7 @@ class Acceleration:
     def _race_alone(self) -> list[tuple[Kernel, Device]]:
         """Race each kernel on the linears that it computes; those that were raced now."""
         groups: dict[tuple[Gemm, Device], list[nn.Linear]] = {}
-        for linear in self._replaced_linears():
+        for linear in self._computed_linears():
             for gemm in linear.gemms:
                 if linear.device is not None and self._races(gemm, linear.device):
                     groups.setdefault((gemm, linear.device), []).append(linear.module)
@@ -152,7 +155,7 @@ class Acceleration:
             for m in sorted(ends):
                 linears = [
                     linear
-                    for linear in self._replaced_linears()
+                    for linear in self._computed_linears()
                     if linear.device == device and any(gemm.m_min <= m <= gemm.m_max for gemm in linear.gemms)
                 ]
                 modules = [linear.module for linear in linears]
@@ -165,7 +168,7 @@ class Acceleration:
 
     def _raced_kernels(self, calls: Sequence[Sequence[tuple[nn.Linear, int]]]) -> list[tuple[RacedKernel, ...]]:
         """The kernels of each of ``calls`` of these modules with so many rows, but no invariant ones."""
-        linears = {id(linear.module): linear for linear in self._replaced_linears()}
+        linears = {id(linear.module): linear for linear in self._computed_linears()}
         served = [[(self._serving(linears.get(id(module)), m), m, module) for module, m in call] for call in calls]
         counts: dict[Kernel, set[int]] = {}
         modules: dict[tuple[Kernel, int], dict[nn.Linear, None]] = {}
@@ -220,25 +223,81 @@ class Acceleration:
         ours = {id(module) for module in self._replaced if type(module) is Linear}
         return [each.linear for each in self._kernels if id(each.linear.module) in ours]
 
+    def _computed_linears(self) -> list[LinearProblems]:
+        """Those, and the ones that were a ``tirgemm.torch.Linear`` before and stay that."""
+        if self.dry_run or self._undone:
+            return []
+        ours = {id(linear.module) for linear in self._replaced_linears()}
+        every = (each.linear for each in self._kernels)
+        return [one for one in every if id(one.module) in ours or (one.already and type(one.module) is Linear)]
+
     def _races(self, gemm: Gemm, device: Device) -> bool:
         measured = device.kind == "cuda" if self._measured is None else self._measured
         return measured and not gemm.invariant
 
     def undo(self) -> None:
         """Give the model back as it was, and make no more kernels. Does nothing the second time."""
+        self._cancel()
+        with _one_at_a_time():
+            self._undo()
+
+    def _cancel(self) -> None:
         for preparation in self.preparations:
             preparation.cancel()
-        with _one_at_a_time():
-            while self._replaced:
-                module = self._replaced.pop()
-                if type(module) is Linear:
-                    restore_linear(module)
+
+    def _undo(self) -> None:
+        self._cancel()
+        self._undone = True
+        ours = {id(module) for module in self._replaced}
+        while self._replaced:
+            restore_linear(self._replaced.pop())
+        for each in self._kernels:
+            if id(each.linear.module) in ours:
+                each.reason = UNDONE
+
+    def _begin(self, source: KernelSource | None, policy: Policy, convert: Callable[[nn.Linear], None]) -> None:
+        """Replace the linears that have kernels, race those that are there, and have the others made. Where that fails
+        or is interrupted, the model is given back."""
+        try:
+            for each in self._kernels:
+                if not each.reason:
+                    self._replaced.append(each.linear.module)
+                    convert(each.linear.module)
+            self._race(all_made=False)
+            wanted: dict[Device, dict[Gemm, None]] = {}
+            for each in self._kernels:
+                if each.linear.device is not None:
+                    wanted.setdefault(each.linear.device, {}).update(dict.fromkeys(each.wanted))
+            for device, gemms in wanted.items():
+                if source is not None and gemms:
+                    preparation = source.prepare(tuple(gemms), device, policy, _arrived(self))
+                    self.preparations = (*self.preparations, preparation)
+        except BaseException:
+            self._undo()
+            raise
 
     def __str__(self) -> str:
         verb = "would be replaced" if self.dry_run else "replaced"
         launched = ", with dependent launches" if self.dependent_launch else ""
-        first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}{launched}; {len(self.gemms)} problems"
+        kept = sum(each.linear.already for each in self._kernels)
+        already = f", {kept} were already" if kept else ""
+        problems = f"{len(self.gemms)} problems"
+        first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}{already}{launched}; {problems}"
         return "\n".join([first, *map(str, self.linears)])
+
+
+def _arrived(report: Acceleration) -> Callable[[Kernel], None]:
+    """What a source tells of kernels. It does not hold the model, which may be gone before they come."""
+    held, table = weakref.ref(report), report._table
+
+    def arrived(kernel: Kernel) -> None:
+        known = held()
+        if known is None:
+            table.add(kernel)
+        else:
+            known._arrived(kernel)
+
+    return arrived
 
 
 def accelerate(
@@ -265,7 +324,8 @@ def accelerate(
     they come, and PyTorch computes until then; a captured CUDA graph goes on with the kernel that it captured. ``wait``
     waits for them, True for all, a number for so many seconds.
 
-    Each ``torch.nn.Linear`` becomes a ``tirgemm.torch.Linear``: the same object, parameters, hooks and names.
+    Each ``torch.nn.Linear`` becomes a ``tirgemm.torch.Linear``: the same object, parameters, hooks and names. One that
+    is there already gets kernels as its own settings say, and stays as it is, also on ``undo``.
     Subclasses of ``torch.nn.Linear`` are left alone, and, where gradients are recorded as ``accelerate`` is called, a
     linear whose parameters require grad. With ``dry_run`` nothing is changed, made or asked of a service to be made.
     ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. ``invariant`` asks for and uses only kernels that
@@ -278,51 +338,43 @@ def accelerate(
     ``measured``, by default on GPUs, races kernels that are there when this or the report's ``wait`` returns against
     PyTorch on the model's weights, for some tenths of a second a number of rows, alone and among the model's other
     linears, and leaves PyTorch the rows for which they are not clearly faster, of invariant ones none. The report's
-    ``race`` does so in the model itself. Raises InvalidRequest.
+    ``race`` does so in the model itself. Raises InvalidRequest. Where it raises anything or is
+    interrupted, the model is as before.
     """
     policy_named(policy)
     numbers = row_counts(rows)
+
+    def linears() -> list[LinearProblems]:
+        return linears_of(model, numbers, invariant=invariant, dependent_launch=dependent_launch)
+
+    def convert(module: nn.Linear) -> None:
+        convert_to_kernel_linear(module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch)
+
     with _one_at_a_time():
-        linears = linears_of(model, numbers, invariant=invariant)
-        places = {linear.device for linear in linears if linear.device is not None}
-        if dependent_launch and (refusals := sorted(filter(None, map(dependent_launch_refusal, places)))):
-            raise InvalidRequest(f"dependent_launch=True: {refusals[0]}")
-        chosen, table = _source(source, client, dependent_launch), table_of(dependent_launch)
-        table = table.copy() if dry_run else table
-        kernels = tuple(LinearKernels(linear, chosen, policy, table) for linear in linears)
-        wanted: dict[Device, list[Gemm]] = {}
-        for each in kernels:
-            if each.wanted and each.linear.device is not None:
-                wanted.setdefault(each.linear.device, []).extend(each.wanted)
-        done = Acceleration(dry_run, kernels, _measured=measured, dependent_launch=dependent_launch)
-        if not dry_run:
-            for each in kernels:
-                if not each.reason:
-                    convert_to_kernel_linear(
-                        each.linear.module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch
-                    )
-                    done._replaced.append(each.linear.module)
-            done._race(all_made=False)
-            if chosen is not None:
-                groups = {device: tuple(dict.fromkeys(gemms)) for device, gemms in wanted.items()}
-                done.preparations = tuple(
-                    chosen.prepare(gemms, device, policy, done._arrived) for device, gemms in groups.items()
-                )
+        listed = linears()
+    places = {linear.device for linear in listed if linear.device is not None}
+    if dependent_launch and (refusals := sorted(filter(None, map(dependent_launch_refusal, places)))):
+        raise InvalidRequest(f"dependent_launch=True: {refusals[0]}")
+    chosen, table = _source(source, client, dependent_launch), table_of(dependent_launch)
+    lookup = KernelLookup(chosen, policy, table.copy() if dry_run else table)
+    done: Acceleration | None = None
+    while done is None:
+        lookup.ask(lookup.missing(listed))  # while other threads go on: a service may be away
+        with _one_at_a_time():
+            listed = linears()
+            if lookup.missing(listed):  # another thread has changed the model, or the table
+                continue
+            kernels = tuple(LinearKernels(linear, lookup) for linear in listed)
+            done = Acceleration(dry_run, kernels, _measured=measured, dependent_launch=dependent_launch)
+            if not dry_run:
+                done._begin(chosen, policy, convert)
     if wait is not False:
-        done.wait(None if wait is True else float(wait))
+        try:
+            done.wait(None if wait is True else float(wait))
+        except BaseException:
+            done.undo()
+            raise
     return done
-
-
-def row_counts(rows: Rows) -> tuple[int | Range, ...]:
-    """``rows`` as numbers and Ranges. Raises InvalidRequest."""
-    listed = [rows] if isinstance(rows, (int, Range)) else list(rows)
-    for each in listed:
-        low, high = (each.low, each.high) if isinstance(each, Range) else (each, each)
-        if type(low) is not int or type(high) is not int or not 1 <= low <= high <= MAX_SIZE:
-            raise InvalidRequest(f"rows is {each!r}; it must be a number from 1 to {MAX_SIZE}, or a Range of two")
-    if not listed:
-        raise InvalidRequest("rows is empty; give the numbers of rows that the model is called with, or a Range")
-    return tuple(dict.fromkeys(listed))
 
 
 def _source(source: KernelSource | None, client: Client | None, dependent_launch: bool = False) -> KernelSource | None:

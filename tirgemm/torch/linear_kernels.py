@@ -5,19 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tirgemm.errors import TirgemmError
 from tirgemm.gemm import Gemm, Range
-from tirgemm.kernel_source import KernelSource, Policy
-from tirgemm.torch.kernel_table import KernelTable, is_tuned
+from tirgemm.torch.kernel_lookup import BEING_MADE, KernelLookup, role_of
 from tirgemm.torch.linear_problems import LinearProblems
 from tirgemm.torch.prepared_call import SLOWER
 
-if TYPE_CHECKING:
-    from tirgemm.artifact import Kernel
-
-BEING_MADE = "being made"
 _USABLE = ("tuned", "default", BEING_MADE)
 
 
@@ -37,12 +30,6 @@ class LinearReport:
         return "\n".join([*lines, *(f"    {gemm}: {kernel}" for gemm, kernel in self.problems)])
 
 
-def _words(kernel: Kernel | None) -> str:
-    if kernel is None:
-        return "no kernel: none is registered, and there is no source of kernels"
-    return "tuned" if is_tuned(kernel) else "default"
-
-
 def _measured(ratio: float) -> str:
     return "not raced" if math.isnan(ratio) else f"{ratio:.3f} of its time"
 
@@ -52,15 +39,14 @@ def _counted(rows: Range) -> str:
 
 
 class LinearKernels:
-    """The kernels of one linear's problems: what was said of each as they were looked up, and which are wanted.
+    """The kernels of one linear's problems: what ``lookup`` said of each, and which are wanted. The table of kernels
+    then has what there is."""
 
-    What ``source`` has is added to ``table``.
-    """
-
-    def __init__(self, linear: LinearProblems, source: KernelSource | None, policy: Policy, table: KernelTable) -> None:
-        self.linear, self._table = linear, table
-        self.wanted: list[Gemm] = []
-        self._said = {gemm: self._looked_up(gemm, source, policy) for gemm in linear.gemms}
+    def __init__(self, linear: LinearProblems, lookup: KernelLookup) -> None:
+        self.linear, self._table = linear, lookup.table
+        known = {} if linear.device is None else {gemm: lookup.known(gemm, linear.device) for gemm in linear.gemms}
+        self.wanted = [gemm for gemm, of_gemm in known.items() if of_gemm.wanted]
+        self._said = {gemm: of_gemm.words for gemm, of_gemm in known.items()}
         usable = any(words in _USABLE for words in self._said.values())
         invariant = any(gemm.invariant for gemm in linear.gemms)
         self.reason = linear.reason or ("" if usable else "no invariant kernel" if invariant else "no kernel")
@@ -76,30 +62,7 @@ class LinearKernels:
         left = self._table.excluded_rows(gemm, device) if device is not None else {}
         told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows" for rows, ratio in left.items())
         if kernel is not None:
-            return f"{_words(kernel)}; {SLOWER}, {told}" if left else _words(kernel)
+            return f"{role_of(kernel)}; {SLOWER}, {told}" if left else role_of(kernel)
         if left:
             return f"{SLOWER}, {told}"
         return f"no kernel: {failures[gemm]}" if gemm in failures else self._said[gemm]
-
-    def _looked_up(self, gemm: Gemm, source: KernelSource | None, policy: Policy) -> str:
-        """What there is for one problem, which the table of kernels then has; what is to be made is ``wanted``."""
-        device = self.linear.device
-        if device is None:
-            return self.linear.reason
-        kernel = self._table.find(gemm, device)
-        try:
-            if source is not None and (kernel is None or not is_tuned(kernel)):
-                stored = source.lookup(gemm, device)
-                if stored is not None:
-                    self._table.add(stored)
-                    kernel = stored
-            if source is None or (kernel is not None and (is_tuned(kernel) or not source.tunes)):
-                return _words(kernel)
-            refusal = source.refusal(gemm, device, policy)
-        except TirgemmError as error:
-            return _words(kernel) if kernel is not None else f"no kernel: {error}"
-        if refusal is None:
-            self.wanted.append(gemm)
-        if kernel is not None:
-            return _words(kernel)
-        return BEING_MADE if refusal is None else f"no kernel: {refusal}"

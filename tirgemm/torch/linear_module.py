@@ -118,10 +118,21 @@ def convert_to_kernel_linear(
 
 
 def restore_linear(module: nn.Linear) -> None:
-    """Make ``module`` a ``torch.nn.Linear`` again."""
-    module.__class__ = nn.Linear
+    """Make ``module`` a ``torch.nn.Linear`` again. One whose class was derived from Linear since, as ``parametrize``
+    does, keeps what was added."""
+    module.__class__ = _restored(type(module))
     for name in _OWN:
         module.__dict__.pop(name, None)
+
+
+def _restored(cls: type) -> type:
+    if cls is Linear:
+        return nn.Linear  # type: ignore[no-any-return]
+    if Linear not in cls.__bases__:
+        return cls
+    bases = tuple(nn.Linear if base is Linear else base for base in cls.__bases__)
+    added = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    return type(cls)(cls.__name__, bases, added)
 
 
 def use_kernels(module: nn.Linear, ours: bool) -> None:

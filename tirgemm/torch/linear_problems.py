@@ -1,27 +1,37 @@
-"""``LinearProblems``: the linears of a model with the problems of their calls, or why they are left alone."""
+"""``LinearProblems``: the linears of a model with the problems of their calls, or why they are left alone.
+
+A ``tirgemm.torch.Linear`` stays as it is, but has problems too: the user wrote it, or it comes from a model that was
+accelerated before, in this process or another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable, InvalidDevice, InvalidGemm
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Range
+from tirgemm.errors import DeviceUnavailable, InvalidDevice, InvalidGemm, InvalidRequest
+from tirgemm.gemm import DTYPE_BYTES, MAX_SIZE, Gemm, Range
 from tirgemm.torch.kernel_table import KernelTable, device_of
 from tirgemm.torch.linear_call import PLAIN
 from tirgemm.torch.linear_module import Linear
 from tirgemm.torch.problems import MatrixLayout, NotServed, aligned, check_plain, layout_of
+
+Rows: TypeAlias = "int | Range | Iterable[int | Range]"
+_ALREADY = "it is a tirgemm.torch.Linear already"
 
 
 @dataclass(frozen=True, slots=True)
 class LinearProblems:
     """A linear with all its ``names`` in the model, its problems, one a number of rows, and the device of its weight.
 
-    ``reason`` says why it is left alone; empty where it need not be.
+    ``reason`` says why it is left alone; empty where it need not be. ``already``: it is a ``tirgemm.torch.Linear``,
+    whose problems are those that its own settings make.
     """
 
     names: tuple[str, ...]
@@ -29,42 +39,97 @@ class LinearProblems:
     gemms: tuple[Gemm, ...]
     device: Device | None
     reason: str
+    already: bool = False
 
     def left_to_pytorch(self, table: KernelTable) -> bool:
         """Whether PyTorch is left all rows of all its problems."""
         return self.device is not None and all(table.excludes(gemm, self.device) for gemm in self.gemms)
 
 
-def linears_of(model: nn.Module, rows: Sequence[int | Range], *, invariant: bool = False) -> list[LinearProblems]:
+def row_counts(rows: Rows) -> tuple[int | Range, ...]:
+    """``rows`` as numbers and Ranges; integers may be of any type. Raises InvalidRequest."""
+    counts = [_row_count(each) for each in _listed(rows)]
+    if not counts:
+        raise InvalidRequest("rows is empty; give the numbers of rows that the model is called with, or a Range")
+    return tuple(dict.fromkeys(counts))
+
+
+def _listed(rows: Any) -> list[object]:
+    if isinstance(rows, (Range, str)) or _integer(rows) is not None:
+        return [rows]
+    try:
+        return [*rows]
+    except TypeError:
+        return [rows]
+
+
+def _row_count(rows: object) -> int | Range:
+    low, high = (_integer(rows.low), _integer(rows.high)) if isinstance(rows, Range) else [_integer(rows)] * 2
+    if low is None or high is None or not 1 <= low <= high <= MAX_SIZE:
+        raise InvalidRequest(f"rows is {rows!r:.80}; it must be a number from 1 to {MAX_SIZE}, or a Range of two")
+    return Range(low, high) if isinstance(rows, Range) else low
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def linears_of(
+    model: nn.Module, rows: Sequence[int | Range], *, invariant: bool = False, dependent_launch: bool = False
+) -> list[LinearProblems]:
     """Every linear of ``model``, in the order of its modules; of one that occurs twice the names together. Problems are
-    ``invariant`` where that is asked for."""
+    ``invariant`` where that is asked for; their kernels are for dependent launches where that is."""
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Linear] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear):
             modules[id(module)] = module
             names.setdefault(id(module), []).append(name)
-    return [_problems(tuple(names[key]), module, rows, invariant) for key, module in modules.items()]
+    wanted = _Wanted(tuple(rows), invariant, dependent_launch)
+    return [_problems(tuple(names[key]), module, wanted) for key, module in modules.items()]
 
 
-def _problems(
-    names: tuple[str, ...], module: nn.Linear, rows: Sequence[int | Range], invariant: bool
-) -> LinearProblems:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    rows: tuple[int | Range, ...]
+    invariant: bool
+    dependent_launch: bool
+
+
+def _problems(names: tuple[str, ...], module: nn.Linear, wanted: _Wanted) -> LinearProblems:
+    already, invariant, act = type(module) is Linear, wanted.invariant, "none"
     reason = _left_alone(module)
-    weight, bias = module.weight, module.bias
+    if already:
+        reason = reason or _other_settings(module, wanted)
+        invariant, act = module.invariant, module.act
     if reason:
-        return LinearProblems(names, module, (), None, reason)
+        return LinearProblems(names, module, (), None, reason, already)
+    weight, bias = module.weight, module.bias
     tensors = [weight] if bias is None else [weight, bias]
     try:
         dtype = check_plain(tensors)
         layout = layout_of(weight.mT.shape, weight.mT.stride(), "t")
         align = aligned(tensors, DTYPE_BYTES[dtype])
-        gemms = tuple(_gemm(m, module, dtype, layout, align).with_(invariant=invariant) for m in rows)
-        return LinearProblems(names, module, gemms, device_of(weight.device), "")
+        made = (_gemm(m, module, dtype, layout, align) for m in wanted.rows)
+        gemms = tuple(gemm.with_(invariant=invariant, act=act) for gemm in made)
+        return LinearProblems(names, module, gemms, device_of(weight.device), _ALREADY if already else "", already)
     except NotServed as error:
-        return LinearProblems(names, module, (), None, f"its parameters are not for kernels: {error}")
+        reason = f"its parameters are not for kernels: {error}"
     except (InvalidGemm, InvalidDevice, DeviceUnavailable) as error:
-        return LinearProblems(names, module, (), None, str(error))
+        reason = str(error)
+    return LinearProblems(names, module, (), None, reason, already)
+
+
+def _other_settings(module: Linear, wanted: _Wanted) -> str:
+    """Why kernels as they are wanted would not compute a Linear, or ""."""
+    if wanted.invariant and not module.invariant:
+        return f"{_ALREADY}, without invariant=True"
+    if wanted.dependent_launch != module.dependent_launch:
+        return f"{_ALREADY}, {'without' if wanted.dependent_launch else 'with'} dependent_launch=True"
+    return ""
 
 
 def _gemm(m: int | Range, module: nn.Linear, dtype: str, layout: MatrixLayout, align: int) -> Gemm:
@@ -83,9 +148,7 @@ def _gemm(m: int | Range, module: nn.Linear, dtype: str, layout: MatrixLayout, a
 def _left_alone(module: nn.Linear) -> str:
     """Why a linear must stay as it is, or ""."""
     kind = type(module)
-    if kind is Linear:
-        return "it is a tirgemm.torch.Linear already"
-    if kind is not nn.Linear:
+    if kind not in (nn.Linear, Linear):
         return f"it is a {kind.__name__}, which may compute something else"
     if "forward" in module.__dict__:
         return "its forward was replaced"

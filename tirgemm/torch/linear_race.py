@@ -20,6 +20,7 @@ from torch.nn import functional
 from tirgemm.artifact import Kernel
 from tirgemm.gemm import Range
 from tirgemm.torch.alternation import PairedRatio, Turns, alternating, captured, ended, paired_ratio
+from tirgemm.torch.linear_call import activation
 
 TURNS = Turns()
 # A kernel is kept that takes so much less than PyTorch's time: less is within what its place in a model changes.
@@ -102,14 +103,17 @@ def _ratio(rows: int, modules: Sequence[nn.Linear]) -> PairedRatio:
     """Our time over PyTorch's."""
     weight = modules[0].weight
     x = random_input(rows, weight)
+    acts = [(module, getattr(module, "act", "none")) for module in modules]
 
     def ours() -> None:
         for module in modules:
             module.forward(x)
 
     def pytorch() -> None:
-        for module in modules:
-            functional.linear(x, module.weight, module.bias)
+        for module, act in acts:
+            y = functional.linear(x, module.weight, module.bias)
+            if act != "none":
+                activation(act)(y)
 
     ways: Mapping[str, Callable[[], Any]] = {"ours": ours, "pytorch": pytorch}
     if weight.is_cuda:

@@ -196,6 +196,8 @@ def _switched(
     was before."""
     raced = tuple(raced)
     kernels = {each.kernel.kernel_sha256: each.kernel for each in raced}
+    # One that was a Linear before stays that, with its activation: PyTorch is left its rows.
+    linears = [linear for linear in linears if not linear.already]
     left = {sha256: table.excluded_rows(kernel.gemm, kernel.device) for sha256, kernel in kernels.items()}
 
     def switch(on: Collection[RacedKernel] | None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from tirgemm.device import Device
@@ -107,7 +109,7 @@ class _Router:
             return None, str(error)
         choice = choose(operands, tuned=self.tuned)
         if isinstance(choice, Unserved) and choice.reason in _COPIED:
-            operands = dense(operands)
+            operands = with_copies(operands)
             choice = choose(operands, tuned=self.tuned)
         if isinstance(choice, Unserved) and choice.gemm is not None and choice.device is not None:
             self.calls.missing.setdefault(choice.gemm, choice.device)
@@ -115,6 +117,7 @@ class _Router:
                 choice = choose(operands, tuned=self.tuned)
         if not isinstance(choice, PreparedCall):
             return None, choice.reason
+        operands = made_dense(operands)
         try:
             return choice.run(operands.a, operands.b, operands.c, operands.bias, scalars, operands.out), SERVED
         except REFUSED:  # an output that overlaps an input, say
@@ -180,27 +183,80 @@ def operands_of(call: ProductCall) -> tuple[ProductOperands, tuple[float, ...]]:
             if c.dim() == 1 and a.dim() == 2 and c.shape[0] == b.shape[-1] and call.beta == 1 and not scaled:
                 return ProductOperands(a, b, bias=c.contiguous(), out=call.out), ()
             return (
-                ProductOperands(a, b, c=_by_rows(whole), out=call.out, alpha=True),
+                ProductOperands(a, b, c=whole, out=call.out, alpha=True),
                 (float(call.alpha), float(call.beta)),
             )
     return ProductOperands(a, b, out=call.out, alpha=scaled), (float(call.alpha),) if scaled else ()
 
 
-def dense(operands: ProductOperands) -> ProductOperands:
-    """The same with dense copies of A and B where no kernel reads them as they lie."""
-    return replace(operands, a=_readable(operands.a), b=_readable(operands.b))
+@dataclass(frozen=True, slots=True)
+class DenseCopy:
+    """A dense copy of ``source`` that is yet to be made: what ``choose`` looks at of a tensor."""
+
+    source: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.source.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
+
+    @property
+    def layout(self) -> torch.layout:
+        return self.source.layout
+
+    @property
+    def is_meta(self) -> bool:
+        return bool(self.source.is_meta)
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+
+    def data_ptr(self) -> int:
+        return 0  # as aligned as PyTorch's allocators
+
+    def is_neg(self) -> bool:
+        return False
+
+    def is_conj(self) -> bool:
+        return False
+
+    def made(self) -> Tensor:
+        """The copy."""
+        return self.source.contiguous()
 
 
-def _readable(tensor: Tensor) -> Tensor:
+def with_copies(operands: ProductOperands) -> ProductOperands:
+    """The same with a ``DenseCopy`` of A, B and C where no kernel reads them as they lie: that one computes the copies
+    is known before they are made."""
+    c = operands.c
+    return replace(
+        operands,
+        a=operands.a if _letter(operands.a) else DenseCopy(operands.a),
+        b=operands.b if _letter(operands.b) else DenseCopy(operands.b),
+        c=c if c is None or _letter(c) == "n" else DenseCopy(c),
+    )
+
+
+def made_dense(operands: ProductOperands) -> ProductOperands:
+    """The same with the copies made."""
+    given = {"a": operands.a, "b": operands.b, "c": operands.c}
+    copies = {name: tensor.made() for name, tensor in given.items() if isinstance(tensor, DenseCopy)}
+    return replace(operands, **copies) if copies else operands
+
+
+def _letter(tensor: Tensor) -> str:
+    """The layout in which a kernel reads a tensor, or ""."""
     try:
-        layout_of(tensor.shape, tensor.stride())
+        return layout_of(tensor.shape, tensor.stride()).letter
     except NotServed:
-        return tensor.contiguous()
-    return tensor
-
-
-def _by_rows(tensor: Tensor) -> Tensor:
-    try:
-        return tensor if layout_of(tensor.shape, tensor.stride()).letter == "n" else tensor.contiguous()
-    except NotServed:
-        return tensor.contiguous()
+        return ""

@@ -11,7 +11,7 @@ from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.errors import ServiceError, ServiceUnreachable, TirgemmError
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.kernel_source import Arrived, Policy, Preparation, run_in_background
+from tirgemm.kernel_source import Arrived, LookupResult, Policy, Preparation, run_in_background
 from tirgemm.status import ENDED
 
 if TYPE_CHECKING:
@@ -44,15 +44,34 @@ class ServiceKernels:
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
         """The kernel that the service would answer with, of the newest that it lists, or, of one that is away, what the
         cache has; nothing is tuned."""
-        try:
-            if self.client.offline:
-                raise ServiceUnreachable(f"{self.client.url} is not asked: the client is offline")
-            listed = self.client.kernels(LISTED, gemm=gemm, device=device, regime=self.regime)
-        except ServiceUnreachable:
-            cached = self.client.cached(gemm, device=device, regime=self.regime)
-            if cached is None:
-                raise
-            return self._loaded(cached.document, gemm, device)
+        result = self.lookup_all([gemm], device)[gemm]
+        if isinstance(result, TirgemmError):
+            raise result
+        return result
+
+    def lookup_all(self, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
+        """What ``lookup`` says of each. A service that is away is waited for once, and hardly where the cache has a
+        kernel."""
+        away: ServiceUnreachable | None = None
+        if self.client.offline:
+            away = ServiceUnreachable(f"{self.client.url} is not asked: the client is offline")
+        results: dict[Gemm, LookupResult] = {}
+        for gemm in gemms:
+            try:
+                cached = self.client.cached(gemm, device=device, regime=self.regime)
+                if away is None:
+                    try:
+                        results[gemm] = self._listed(gemm, device, quick=cached is not None)
+                        continue
+                    except ServiceUnreachable as error:
+                        away = error
+                results[gemm] = away if cached is None else self._loaded(cached.document, gemm, device)
+            except TirgemmError as error:
+                results[gemm] = error
+        return results
+
+    def _listed(self, gemm: Gemm, device: Device, *, quick: bool) -> Kernel | None:
+        listed = self.client.kernels(LISTED, gemm=gemm, device=device, regime=self.regime, quick=quick)
         # Newest first, and ``min`` takes the first of equal ones.
         return self._loaded(min(listed, key=_rank), gemm, device) if listed else None
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,8 @@ from typing import Any, cast
 import pytest
 
 from tests.waiting import PATIENCE_S, until
-from tirgemm.artifact import Contents, Signer, Trust, pack, read
+from tirgemm import artifact
+from tirgemm.artifact import Contents, Signer, Trust, native, pack, read
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
@@ -321,3 +322,21 @@ def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> 
     assert made._open(DEVICE) is session, "the first request finds it"
     lock.acquire(timeout_s=0)  # which was given back
     lock.release()
+
+
+def test_a_kernel_is_measured_on_all_threads_whatever_the_environment_says(
+    package: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches: list[str] = []
+    load = native.load
+
+    def noted(binaries: Sequence[bytes], kernels: Sequence[str]) -> native.LoadedFunctions:
+        launches.extend(kernels)
+        return load(binaries, kernels)
+
+    monkeypatch.setattr(native, "load", noted)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    child._Process(cast("Any", None))._load(package("RIGHT"), TRUST)
+    artifact.load(package("RIGHT"), trust=TRUST)
+    attributes = [json.loads(text)["launch"]["kernels"][0]["attributes"] for text in launches]
+    assert attributes == [[], [["threads", 1]]]

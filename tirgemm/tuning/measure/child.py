@@ -1,5 +1,5 @@
-"""The measuring process: ``python -m tirgemm.tuning.measure.child``. Loads packages as users do; TVM is not
-imported."""
+"""The measuring process: ``python -m tirgemm.tuning.measure.child``. Loads packages as users do, but whatever
+OMP_NUM_THREADS is; TVM is not imported."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class _Process:
         if package in self._kernels:
             self._kernels.move_to_end(package)
             return self._kernels[package]
-        kernel = load(package, trust=trust)
+        kernel = load(package, trust=trust, threads=0)
         self._kernels[package] = kernel
         if len(self._kernels) > _LOADED:
             _, oldest = self._kernels.popitem(last=False)

@@ -1,0 +1,112 @@
+"""What ``undo`` gives back, what an ``accelerate`` that fails leaves behind, and what the report holds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.sample_source import SampleSource
+from tests.torch.restored_table import restored_table
+from tests.waiting import PATIENCE_S
+from tirgemm.gemm import Gemm
+from tirgemm.kernel_source import Preparation
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+GEMM = Gemm(5, 23, 19, "f32", "nt", bias=True)
+
+
+@pytest.fixture(autouse=True)
+def table() -> Iterator[Any]:
+    """A table that is as it was once the test is over."""
+    with restored_table() as kept:
+        yield kept
+
+
+def accelerated(made: Any, source: Any, **more: Any) -> Any:
+    from tirgemm.torch import accelerate
+
+    return accelerate(made, **{"rows": 5, "source": source, "policy": "default", "wait": True} | more)
+
+
+def test_a_report_says_that_its_model_was_given_back() -> None:
+    made = torch.nn.Sequential(torch.nn.Linear(19, 23))
+    report = accelerated(made, SampleSource(stored=[GEMM]))
+    report.undo()
+    assert report.replaced == ()
+    assert str(report) == (f"0 of 1 linears replaced; 1 problems\n0: left alone: undo gave it back\n    {GEMM}: tuned")
+    assert len(accelerated(made, SampleSource()).replaced) == 1
+
+
+def test_a_linear_that_was_parametrized_since_is_given_back_too() -> None:
+    from torch.nn.utils import parametrizations, parametrize
+
+    made, x = torch.nn.Linear(19, 23), torch.randn(5, 19)
+    wanted = made(x)
+    report = accelerated(made, SampleSource(stored=[GEMM]))
+    parametrizations.weight_norm(made)
+    other = accelerated(torch.nn.Linear(19, 23), SampleSource())
+    report.undo()
+    assert torch.allclose(made(x), wanted, atol=1e-5)
+    assert type(made).__name__ == "ParametrizedLinear"
+    assert parametrize.is_parametrized(made, "weight")
+    parametrize.remove_parametrizations(made, "weight")
+    assert type(made) is torch.nn.Linear
+    assert made.__dict__.keys() == torch.nn.Linear(1, 1).__dict__.keys()
+    assert len(other.replaced) == 1
+
+
+@pytest.mark.parametrize("wait", [True, 5])
+def test_an_interrupted_accelerate_gives_the_model_back(wait: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, source, waited = torch.nn.Linear(19, 23), SampleSource(tuned_later=True), list[Any]()
+
+    def interrupted(preparation: Any, _seconds: Any) -> bool:
+        waited.append(preparation)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preparation, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            accelerated(made, source, wait=wait)
+    assert type(made) is torch.nn.Linear
+    assert made.__dict__.keys() == torch.nn.Linear(1, 1).__dict__.keys()
+    assert [preparation.cancelled.is_set() for preparation in waited] == [True]
+    source.release.set()
+    assert waited[0].wait(PATIENCE_S)
+    assert len(accelerated(made, source).replaced) == 1
+
+
+@pytest.mark.parametrize("error", [OSError("no threads"), KeyboardInterrupt()])
+def test_a_source_that_cannot_begin_leaves_the_model_as_it_was(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, source = torch.nn.Linear(19, 23), SampleSource()
+
+    def prepare(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "prepare", prepare)
+        with pytest.raises(type(error)):
+            accelerated(made, source)
+    assert type(made) is torch.nn.Linear
+    assert len(accelerated(made, source).replaced) == 1
+
+
+def test_kernels_that_are_being_made_keep_no_model_alive_and_serve_the_next(table: Any) -> None:
+    from tirgemm.detect import device
+
+    made, source = torch.nn.Linear(19, 23), SampleSource(tuned_later=True, only_tuned=True)
+    report = accelerated(made, source, wait=False)
+    preparation, weight = report.preparations[0], weakref.ref(made.weight)
+    del made, report
+    gc.collect()
+    assert weight() is None
+    source.release.set()
+    assert preparation.wait(PATIENCE_S)
+    assert table.find(GEMM, device("cpu")).manifest.role == "tuned"

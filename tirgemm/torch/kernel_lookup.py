@@ -1,0 +1,120 @@
+"""``KernelLookup``: what a source of kernels has for the problems of a model's linears, each asked for once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from tirgemm.device import Device
+from tirgemm.errors import ServiceUnreachable, TirgemmError
+from tirgemm.gemm import Gemm
+from tirgemm.kernel_source import KernelSource, LookupResult, Policy, lookup_all
+from tirgemm.torch.kernel_table import KernelTable, is_tuned
+from tirgemm.torch.linear_problems import LinearProblems
+
+if TYPE_CHECKING:
+    from tirgemm.artifact import Kernel
+
+BEING_MADE = "being made"
+Problem: TypeAlias = "tuple[Gemm, Device]"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What there is for a problem: ``tuned``, ``default``, ``being made``, or why there is no kernel; and whether one
+    is ``wanted`` of the source."""
+
+    words: str
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The source's: its ``kernel``, whether one is wanted, and what to say of the problem where there is none."""
+
+    kernel: Kernel | None
+    wanted: bool
+    otherwise: str
+
+
+class KernelLookup:
+    """Kernels of ``table``, and those that ``source`` has or may make by ``policy``. For one thread.
+
+    The source is asked by ``ask`` alone, which may wait for a service.
+    """
+
+    def __init__(self, source: KernelSource | None, policy: Policy, table: KernelTable) -> None:
+        self._source, self._policy, self.table = source, policy, table
+        self._answers: dict[Problem, _Answer] = {}
+        self._known: dict[Problem, Known] = {}
+        self._away: ServiceUnreachable | None = None
+
+    def missing(self, linears: Iterable[LinearProblems]) -> list[Problem]:
+        """The problems that the source is still to be asked about: those without a tuned kernel."""
+        if self._source is None:
+            return []
+        problems = [(gemm, each.device) for each in linears if each.device is not None for gemm in each.gemms]
+        return [each for each in dict.fromkeys(problems) if each not in self._answers and not self._has_tuned(*each)]
+
+    def ask(self, problems: Sequence[Problem]) -> None:
+        """Ask the source about problems; nothing is made, and the table stays as it is."""
+        if self._source is None:
+            return
+        for device in dict.fromkeys(device for _, device in problems):
+            gemms = [gemm for gemm, place in problems if place == device]
+            results = lookup_all(self._source, gemms, device)
+            for gemm in gemms:
+                self._answers[gemm, device] = self._answer(self._source, gemm, device, results.get(gemm))
+
+    def known(self, gemm: Gemm, device: Device) -> Known:
+        """What there is for a problem. The table then has what the source has."""
+        if (gemm, device) not in self._known:
+            self._known[gemm, device] = self._taken(gemm, device)
+        return self._known[gemm, device]
+
+    def _has_tuned(self, gemm: Gemm, device: Device) -> bool:
+        kernel = self.table.find(gemm, device)
+        return kernel is not None and is_tuned(kernel)
+
+    def _answer(self, source: KernelSource, gemm: Gemm, device: Device, result: LookupResult) -> _Answer:
+        if isinstance(result, TirgemmError):
+            return _Answer(None, False, f"no kernel: {result}")
+        kernel = self.table.find(gemm, device) if result is None else result
+        if kernel is not None and (is_tuned(kernel) or not source.tunes):
+            return _Answer(result, False, "")
+        refusal = self._refusal(source, gemm, device)
+        return _Answer(result, refusal is None, BEING_MADE if refusal is None else f"no kernel: {refusal}")
+
+    def _refusal(self, source: KernelSource, gemm: Gemm, device: Device) -> str | None:
+        """Why the source makes no kernel; a service that is away is asked once."""
+        if self._away is not None:
+            return str(self._away)
+        try:
+            return source.refusal(gemm, device, self._policy)
+        except TirgemmError as error:
+            self._away = error if isinstance(error, ServiceUnreachable) else None
+            return str(error)
+
+    def _taken(self, gemm: Gemm, device: Device) -> Known:
+        kernel, answer = self.table.find(gemm, device), self._answers.get((gemm, device))
+        if answer is None or (kernel is not None and is_tuned(kernel)):
+            return Known(_words(kernel), False)
+        if answer.kernel is not None:
+            try:
+                self.table.add(answer.kernel)
+            except TirgemmError as error:
+                return Known(f"no kernel: {error}" if kernel is None else _words(kernel), False)
+            kernel = answer.kernel
+        return Known(answer.otherwise if kernel is None else _words(kernel), answer.wanted)
+
+
+def _words(kernel: Kernel | None) -> str:
+    if kernel is None:
+        return "no kernel: none is registered, and there is no source of kernels"
+    return role_of(kernel)
+
+
+def role_of(kernel: Kernel) -> str:
+    """``tuned`` or ``default``."""
+    return "tuned" if is_tuned(kernel) else "default"
