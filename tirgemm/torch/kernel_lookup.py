@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tirgemm.artifact import Kernel
 
 BEING_MADE = "being made"
-Problem: TypeAlias = "tuple[Gemm, Device]"
+AskedProblem: TypeAlias = "tuple[Gemm, Device]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _SourceAnswer:
     """The source's: its ``kernel``, whether one is wanted, and what to say of the problem where there is none."""
 
     kernel: Kernel | None
@@ -46,18 +46,18 @@ class KernelLookup:
 
     def __init__(self, source: KernelSource | None, policy: Policy, table: KernelTable) -> None:
         self._source, self._policy, self.table = source, policy, table
-        self._answers: dict[Problem, _Answer] = {}
-        self._known: dict[Problem, Known] = {}
+        self._answers: dict[AskedProblem, _SourceAnswer] = {}
+        self._known: dict[AskedProblem, Known] = {}
         self._away: ServiceUnreachable | None = None
 
-    def missing(self, linears: Iterable[LinearProblems]) -> list[Problem]:
+    def missing(self, linears: Iterable[LinearProblems]) -> list[AskedProblem]:
         """The problems that the source is still to be asked about: those without a tuned kernel."""
         if self._source is None:
             return []
         problems = [(gemm, each.device) for each in linears if each.device is not None for gemm in each.gemms]
         return [each for each in dict.fromkeys(problems) if each not in self._answers and not self._has_tuned(*each)]
 
-    def ask(self, problems: Sequence[Problem]) -> None:
+    def ask(self, problems: Sequence[AskedProblem]) -> None:
         """Ask the source about problems; nothing is made, and the table stays as it is."""
         if self._source is None:
             return
@@ -77,14 +77,14 @@ class KernelLookup:
         kernel = self.table.find(gemm, device)
         return kernel is not None and is_tuned(kernel)
 
-    def _answer(self, source: KernelSource, gemm: Gemm, device: Device, result: LookupResult) -> _Answer:
+    def _answer(self, source: KernelSource, gemm: Gemm, device: Device, result: LookupResult) -> _SourceAnswer:
         if isinstance(result, TirgemmError):
-            return _Answer(None, False, f"no kernel: {result}")
+            return _SourceAnswer(None, False, f"no kernel: {result}")
         kernel = self.table.find(gemm, device) if result is None else result
         if kernel is not None and (is_tuned(kernel) or not source.tunes):
-            return _Answer(result, False, "")
+            return _SourceAnswer(result, False, "")
         refusal = self._refusal(source, gemm, device)
-        return _Answer(result, refusal is None, BEING_MADE if refusal is None else f"no kernel: {refusal}")
+        return _SourceAnswer(result, refusal is None, BEING_MADE if refusal is None else f"no kernel: {refusal}")
 
     def _refusal(self, source: KernelSource, gemm: Gemm, device: Device) -> str | None:
         """Why the source makes no kernel; a service that is away is asked once."""
