@@ -23,7 +23,8 @@ from tirgemm.tuning.search.headroom import headrooms
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
-from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchBudget, WantedProblem
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget
+from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, WantedProblem
 from tirgemm.tuning_db.queue.budget_shares import shares
 
 # How long the expected gains of one batch may be estimated for.

@@ -14,11 +14,14 @@ from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, ke
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.status import Status
+from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.models import GemmRow
-from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.budget_shares import Spending
 
 
 def wanted(m: int, gain: float = 0.1, **options: Any) -> WantedProblem:
@@ -168,6 +171,53 @@ class BatchContract(QueueFixtures):
         assert batches.submit(hit, asked=1000, asker=replace(asker, key_id="another", batch_problems_a_day=1000))
         clock.now += 23 * 3600
         assert batches.submit(hit, asked=3, asker=asker).states == {"hit": 1}
+
+    def test_a_listed_batch_has_the_figures_of_the_batch_itself(
+        self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
+        store = SqlStore(database)
+        ids = {}
+        for m, role, ratio in ((101, "tuned", 1.5), (103, "fallback", 3.0), (105, "tuned", 0.5)):
+            timings = Timings({"sustained": Timing(10.0, 41, {"default": BaselineTime(10 * ratio, ratio)})})
+            stored = store.put_kernel(replace(kernel(), gemm=GEMM.with_(m=m), role=role, timings=timings))
+            ids[m] = stored.id
+        hits = [wanted(m, kernel_id=ids[m]) for m in (101, 103)]
+        jobs = [wanted(m, 0.9 - m / 100) for m in (3, 5, 7, 9)]
+        batch = batches.submit([*hits, *jobs], asked=9, budget=BatchBudget(trials=40))
+        other = batches.submit([wanted(201)], asked=1)
+        for status, kernel_id in (("done", ids[105]), ("failed", None)):
+            job = self.claimed(queue)
+            store.add_candidate(candidate(1, gemm=job.request.gemm))
+            clock.now += 20
+            assert queue.finish(job.id, "w1", status, kernel_id=kernel_id)
+        self.claimed(queue, lease_s=60.0)
+        listed, whole = batches.batches(), batches.batch(batch.id)
+        assert whole is not None
+        assert [one.id for one in listed] == [other.id, batch.id]
+        states = {"hit": 2, "queued": 1, "running": 1, "done": 1, "failed": 1}
+        assert (listed[1].states, listed[1].status, listed[1].kernels) == (states, "running", 2)
+        assert listed[1].gain == pytest.approx((1.5 * 0.5) ** 0.5)
+        assert whole.gain == pytest.approx(listed[1].gain)
+        assert (listed[1].spent.trials, listed[1].spent.seconds) == (2, 40.0)
+        assert listed[1].spent.reserved_trials > 0
+        names = ("key_id", "asked", "budget", "spent", "created_at", "cancelled_at", "states", "kernels", "status")
+        assert [getattr(listed[1], name) for name in names] == [getattr(whole, name) for name in names]
+        assert batches.totals([batch.id, "nope"]) == {batch.id: listed[1]}
+        assert (listed[0].gain, listed[0].kernels, listed[0].spent) == (None, 0, Spending())
+        assert store.delete_kernel(ids[103])
+        assert batches.batches()[1].states == states | {"hit": 1, "deleted": 1}
+
+    def test_a_list_of_batches_reads_none_of_their_items(self, database: Database, batches: BatchTable) -> None:
+        counts = []
+        for number, size in ((1, 1), (7, 40)):
+            while (made := len(batches.batches())) < number:
+                batches.submit([wanted(1 + made * size + m) for m in range(size)], asked=size)
+            statements = list[str]()
+            with counted(database, statements):
+                assert len(batches.batches()) == number
+            counts.append(len(statements))
+            assert not [each for each in statements if "timings" in each or "gemms" in each], "neither times nor texts"
+        assert counts[0] == counts[1], "what is listed is summed for all batches at once"
 
     def test_batches_are_listed_newest_first_by_keyset(self, batches: BatchTable) -> None:
         ids = [batches.submit([wanted(m)], asked=1).id for m in (3, 5, 7)]
