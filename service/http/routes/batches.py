@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -17,20 +17,35 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After, Beats
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, require_own
 from tirgemm.service.http.state import Caller, State
+from tirgemm.tuning_db.queue.batch_totals import BatchTotals
 from tirgemm.tuning_db.queue.batches import Batch
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
 
 def _batch(batch_id: str, state: State) -> Batch:
-    named = batch_id.isascii() and batch_id.isalnum() and len(batch_id) <= 32
-    batch = state.batches.batch(batch_id) if named else None
+    return _there(batch_id, state.batches.batch(batch_id) if _is_id(batch_id) else None)
+
+
+def _totals(batch_id: str, state: State) -> BatchTotals:
+    return _there(batch_id, state.batches.totals([batch_id]).get(batch_id) if _is_id(batch_id) else None)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isalnum() and len(text) <= 32
+
+
+B = TypeVar("B", bound=BatchTotals)
+
+
+def _there(batch_id: str, batch: B | None) -> B:
     if batch is None:
         raise Problem(404, f"there is no batch {batch_id[:64]!r}; GET /v1/batches lists them", "batch_not_found")
     return batch
 
 
 NamedBatch = Annotated[Batch, Depends(_batch)]
+NamedTotals = Annotated[BatchTotals, Depends(_totals)]
 
 
 @router.post(
@@ -100,7 +115,7 @@ def cancel_batch(batch: NamedBatch, state: State, caller: Caller) -> BatchDocume
 
 @router.get("/{batch_id}/events", response_class=EventSourceResponse)
 async def batch_events(
-    batch: NamedBatch, state: State, after: After, beats: Beats = False
+    batch: NamedTotals, state: State, after: After, beats: Beats = False
 ) -> AsyncIterator[ServerSentEvent]:
     """How far the batch is, now and whenever one of its problems changes its state; ends when the batch does.
 
