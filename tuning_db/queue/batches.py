@@ -135,7 +135,7 @@ class BatchTable(ClockedTables):
                 items[number]["job_id"] = job_id
             connection.execute(insert(BatchItemRow), items)
             if added:
-                require_room(connection, max_queued)
+                require_room(connection, max_queued, added)
             if asker is not None:
                 require_batch_quota(connection, asker, now)
                 if added:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import QueueFull, StoreError
+from tirgemm.errors import InvalidRequest, QueueFull, StoreError
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
@@ -106,11 +106,19 @@ def add_jobs(
     return [ids.get(new.live_key, "") for new in wanted], frozenset(row.id for row in added)
 
 
-def require_room(connection: Connection, max_queued: int | None) -> None:
-    """Raise QueueFull where more than ``max_queued`` jobs wait, with those just added."""
-    waiting = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
-    if max_queued is not None and connection.execute(waiting).scalar_one() > max_queued:
-        raise QueueFull(f"{max_queued} jobs wait already, which is as many as may; ask again later")
+def require_room(connection: Connection, max_queued: int | None, added: int = 1) -> None:
+    """Raise QueueFull where more than ``max_queued`` jobs wait, with those just ``added``; InvalidRequest where these
+    alone are more, so that there will never be room for them."""
+    if max_queued is None:
+        return
+    if added > max_queued:
+        words = f"{added} new jobs are more than the {max_queued} that may wait (TIRGEMM_MAX_QUEUED)"
+        raise InvalidRequest(f"{words}; ask for them in smaller batches")
+    wanted = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
+    waiting = connection.execute(wanted).scalar_one()
+    if waiting > max_queued:
+        others = f"{waiting - added} {'job waits' if waiting - added == 1 else 'jobs wait'} already"
+        raise QueueFull(f"{others}, this request adds {added}, and at most {max_queued} may wait; ask again later")
 
 
 def select_jobs() -> Any:

@@ -118,8 +118,14 @@ class BatchContract(QueueFixtures):
     def test_all_or_nothing(self, queue: JobQueue, batches: BatchTable) -> None:
         asker = Asker("key", live_jobs=2, trials_a_day=100, bytes_stored=1000, batch_problems_a_day=1000)
         three = [wanted(m, trials=33) for m in (3, 5, 7)]
-        with pytest.raises(QueueFull):
+        with pytest.raises(InvalidRequest, match="3 new jobs are more than the 2 that may wait"):
             batches.submit(three, asked=3, max_queued=2)
+        other = queue.submit(JobRequest(GEMM.with_(m=9), DEVICE))[0].id
+        with pytest.raises(QueueFull, match="1 job waits already, this request adds 3, and at most 3 may wait"):
+            batches.submit(three, asked=3, max_queued=3)
+        assert [job.id for job in queue.jobs()] == [other]
+        self.claimed(queue)
+        assert queue.finish(other, "w1", "failed")
         with pytest.raises(QuotaExceeded, match=r"live_jobs: this key has 0 queued .* may have 2"):
             batches.submit(three, asked=3, asker=asker)
         more = replace(asker, live_jobs=3)
@@ -128,8 +134,8 @@ class BatchContract(QueueFixtures):
         for number in (0, 1001):
             with pytest.raises(InvalidRequest, match=f"a batch of {number} problems"):
                 batches.submit([wanted(3)] * number, asked=number)
-        assert (queue.jobs(), batches.batches()) == ([], [])
-        assert batches.submit(three, asked=3, asker=more).key_id == "key"
+        assert ([job.id for job in queue.jobs()], batches.batches()) == ([other], [])
+        assert batches.submit(three, asked=3, asker=more, max_queued=3).key_id == "key"
 
     def test_the_statements_of_a_batch_do_not_grow_in_number_with_its_problems(
         self, database: Database, batches: BatchTable

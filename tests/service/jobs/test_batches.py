@@ -109,6 +109,38 @@ def test_one_budget_is_divided_by_the_expected_gain(service: Service) -> None:
     assert (spent["trials"], spent["reserved_trials"]) == (0, job["budget"]["trials"])
 
 
+def test_a_thousand_problems_with_every_field_go_into_a_queue_that_has_others(tmp_path: Path) -> None:
+    """Under the settings that a service has by itself, and with an API key."""
+    largest = Gemm.parse("1..8192x4096x4096:bf16:nt:bias:act=gelu:deterministic:invariant").to_json()
+    gemms = [largest | {"n": 4096 + 8 * number} for number in range(1000)]
+    with serving(tmp_path, worker=False) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        secret = service.state.access.table.create("ci", "tune")[1]
+        service.state.access.read()
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        assert service.post(headers=headers | {"Prefer": "wait=0"}).status_code == 202
+        body = json.dumps({"gemms": gemms}, indent=4)
+        assert len(body) > 500_000
+        answer = service.http.post("/v1/batches", content=body, headers=headers)
+        assert answer.status_code == 202, answer.text
+        assert (answer.json()["states"], answer.json()["asked"]) == ({"queued": 1000}, 1000)
+        assert {job.key_id for job in service.queue.jobs(2000)} == {job.key_id for job in service.queue.jobs(1)}
+        assert len(service.queue.jobs(2000)) == 1001
+
+
+def test_a_batch_without_room_is_told_how_many_wait_and_one_that_never_has_room_is_no_request(tmp_path: Path) -> None:
+    with serving(tmp_path, worker=False, max_queued=3) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        assert service.post(headers={"Prefer": "wait=0"}).status_code == 202
+        answer = post(service, gemms=["7x5x3", "9x5x3", "11x5x3"])
+        assert (answer.status_code, answer.json()["code"]) == (503, "queue_full")
+        assert "1 job waits already, this request adds 3, and at most 3 may wait" in answer.json()["detail"]
+        answer = post(service, gemms=["7x5x3", "9x5x3", "11x5x3", "13x5x3"])
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+        assert "4 new jobs are more than the 3 that may wait" in answer.json()["detail"]
+        assert post(service, gemms=["7x5x3", "9x5x3", ODD]).status_code == 202, "what is joined needs no room"
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
