@@ -117,7 +117,7 @@ class BatchDocument(BatchSummary):
     items: list[BatchItemBody]
 
     @classmethod
-    def of(cls, batch: Batch) -> BatchDocument:
+    def with_items(cls, batch: Batch) -> BatchDocument:
         return cls(**_summary(batch), items=[BatchItemBody.of(item) for item in batch.items])
 
 

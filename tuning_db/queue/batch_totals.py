@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, Row, and_, case, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, literal_column, select
 
 from tirgemm.status import LIVE
 from tirgemm.tuning_db import rows
@@ -18,8 +18,11 @@ BatchStatus = Literal["queued", "running", "done", "cancelled"]
 # What an item can be: answered at once, a job's status, or neither job nor kernel is there any more.
 ItemState = Literal["hit", "queued", "running", "done", "failed", "cancelled", "deleted"]
 # The state of an item that is joined with its job. Grouping by it takes literals: PostgreSQL compares no parameters.
-_HIT, _DELETED = literal_column("'hit'"), literal_column("'deleted'")
-_STATE = func.coalesce(JobRow.status, case((BatchItemRow.kernel_id.is_(None), _DELETED), else_=_HIT))
+_HIT: ColumnElement[str] = literal_column("'hit'")
+_DELETED: ColumnElement[str] = literal_column("'deleted'")
+_STATE: ColumnElement[Any] = func.coalesce(
+    JobRow.status, case((BatchItemRow.kernel_id.is_(None), _DELETED), else_=_HIT)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,24 +86,29 @@ class BatchTable(ClockedTables):
         budget: BatchBudget | None = None,
         max_queued: int | None = None,
         asker: Asker | None = None,
+        batch_id: str | None = None,
     ) -> Batch:
         """Queue a job for every one of ``wanted`` that has no kernel, or join the live one, all or none.
 
-        Raises InvalidRequest, QueueFull and QuotaExceeded.
+        ``batch_id``: what the batch is to be called; where there is one of that name, it was asked for before, and is
+        returned as it is. Raises InvalidRequest, QueueFull and QuotaExceeded.
         """
         if not 1 <= len(wanted) <= MAX_ITEMS:
             raise InvalidRequest(f"a batch of {len(wanted)} problems; it must have 1 to {MAX_ITEMS}")
         spend = budget or BatchBudget()
         key_id = asker.key_id if asker is not None else None
-        batch_id = secrets.token_hex(8)
+        name = batch_id or secrets.token_hex(8)
         # The oldest of equal priority is first in the queue: their order is that of the expected gain.
         ordered = sorted(wanted, key=lambda one: -one.expected_gain)
-        new = {number: _new_job(one, key_id, batch_id) for number, one in enumerate(ordered) if one.kernel_id is None}
+        new = {number: _new_job(one, key_id, name) for number, one in enumerate(ordered) if one.kernel_id is None}
         with self.db.write() as connection:
             self._wait_for_others(connection)
+            made = connection.execute(_select().where(BatchRow.id == name)).first()
+            if made is not None:
+                return _batch(connection, made)
             now = self._now(connection)
             values = {
-                "id": batch_id,
+                "id": name,
                 "key_id": key_id,
                 "trials": spend.trials,
                 "seconds": spend.seconds,
@@ -114,7 +119,7 @@ class BatchTable(ClockedTables):
             gemms = rows.gemm_ids(self.db, connection, {one.request.gemm for one in ordered})
             items = [
                 {
-                    "batch_id": batch_id,
+                    "batch_id": name,
                     "number": number,
                     "gemm_id": gemms[one.request.gemm],
                     "device_key": one.request.device.key,
@@ -141,7 +146,7 @@ class BatchTable(ClockedTables):
                 if added:
                     require_quota(connection, asker, now, added)
         with self.db.read() as connection:
-            return _batch(connection, _require(connection, batch_id))
+            return _batch(connection, _require(connection, name))
 
     def _wait_for_others(self, connection: Connection) -> None:
         """Let transactions that change many jobs follow one another on PostgreSQL, too: two that lock the same ones in
@@ -180,8 +185,8 @@ class BatchTable(ClockedTables):
     def totals(self, batch_ids: Sequence[str]) -> dict[str, BatchTotals]:
         """These batches without their items; those that are not there are left out."""
         with self.db.read() as connection:
-            found = connection.execute(_select().where(BatchRow.id.in_(batch_ids))).all()
-            return {totals.id: totals for totals in totals_of(connection, found)}
+            batch_rows = connection.execute(_select().where(BatchRow.id.in_(batch_ids))).all()
+            return {totals.id: totals for totals in totals_of(connection, batch_rows)}
 
     def cancel(self, batch_id: str) -> Batch:
         """End every live job that the batch made, those that were put back since too; those that it joined go on. A
@@ -223,7 +228,7 @@ def _require(connection: Connection, batch_id: str) -> Row[Any]:
 def _batch(connection: Connection, row: Row[Any]) -> Batch:
     item, figures = BatchItemRow, KernelFigureRow
     kernel_id = func.coalesce(JobRow.kernel_id, item.kernel_id)
-    columns = (
+    columns: tuple[Any, ...] = (
         GemmRow.text,
         item.expected_gain,
         item.times,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from sqlalchemy import event, select
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.status import Status
 from tirgemm.timings import BaselineTime, Timing, Timings
@@ -20,7 +22,7 @@ from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.models import GemmRow
 from tirgemm.tuning_db.queue.batch_totals import BatchBudget
-from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.batches import Batch, BatchTable, WantedProblem
 from tirgemm.tuning_db.queue.budget_shares import Spending
 
 
@@ -136,6 +138,36 @@ class BatchContract(QueueFixtures):
                 batches.submit([wanted(3)] * number, asked=number)
         assert ([job.id for job in queue.jobs()], batches.batches()) == ([other], [])
         assert batches.submit(three, asked=3, asker=more, max_queued=3).key_id == "key"
+
+    def test_a_batch_that_is_asked_for_again_is_the_same_whatever_became_of_it(
+        self, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        asker = Asker("key", live_jobs=2, trials_a_day=9999, bytes_stored=1000, batch_problems_a_day=2)
+        two = [wanted(m) for m in (3, 5)]
+        batch = batches.submit(two, asked=2, asker=asker, max_queued=2, batch_id="0123456789abcdef")
+        assert batch.id == "0123456789abcdef"
+        again = batches.submit(two, asked=2, asker=asker, max_queued=2, batch_id=batch.id)
+        assert again == batch, "it takes no room, and nothing of a quota"
+        assert {job.batch_id for job in queue.jobs()} == {batch.id}
+        assert batches.cancel(again.id).states == {"cancelled": 2}
+        assert batches.submit(two, asked=2, asker=asker, batch_id=batch.id).status == "cancelled"
+        assert (len(queue.jobs()), len(batches.batches())) == (2, 1)
+
+    def test_a_batch_that_is_asked_for_twice_at_once_is_made_once(self, queue: JobQueue, batches: BatchTable) -> None:
+        made: list[Batch] = []
+        together = threading.Barrier(4)
+
+        def ask() -> None:
+            together.wait(PATIENCE_S)
+            made.append(batches.submit([wanted(m) for m in (3, 5)], asked=2, batch_id="0123456789abcdef"))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert made == [made[0]] * 4
+        assert {job.batch_id for job in queue.jobs()} == {made[0].id}
 
     def test_the_statements_of_a_batch_do_not_grow_in_number_with_its_problems(
         self, database: Database, batches: BatchTable
