@@ -19,6 +19,8 @@ from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
 MAX_BODY_BYTES = 64 * 1024
+# Holds as many problems as a batch may have, with every field written out and indented.
+MAX_BATCH_BODY_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 64 * 1024
 ALL_DEVICES = "all"
 # How long the headers, the body, or a reader of an answer may take.
@@ -71,7 +73,7 @@ class Settings(BaseSettings):
     """How long a POST waits for the fallback."""
     max_wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 120.0
     """The longest ``Prefer: wait=N`` that is honoured."""
-    max_queued: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    max_queued: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """How many jobs may wait; a request for another one is told to come back."""
     max_retries: Annotated[int, Field(ge=0, le=100)] = MAX_RETRIES
     """How often a job that failed or was cancelled may be put back into the queue."""
@@ -83,7 +85,7 @@ class Settings(BaseSettings):
     """Whether to listen on other addresses than loopback although there is no API key."""
     key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0
     """Requests a second of one API key; this and the next ones where the key says nothing."""
-    key_live_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    key_live_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = 5000
     """Queued and running jobs of one key."""
     key_trials_a_day: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000
     """Trials that the jobs of one key may ask for within a day."""

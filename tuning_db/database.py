@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -215,6 +216,15 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     for pragma in ("synchronous = NORMAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+    try:
+        connection.execute("SELECT ln(1.0)").fetchone()
+    except sqlite3.OperationalError:
+        # Not every SQLite was built with its mathematics.
+        connection.create_function("ln", 1, _ln, deterministic=True)
+
+
+def _ln(value: float | None) -> float | None:
+    return None if value is None else math.log(value)
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -8,13 +8,12 @@ those of the database's clock, so that hosts whose clocks differ agree on every 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, JobNotRetried
+from tirgemm.errors import InvalidRequest
 from tirgemm.events import BuildsCounted, Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
@@ -44,7 +43,7 @@ from tirgemm.tuning_db.queue.job_rows import (
     NewJob,
     add_jobs,
     job_of,
-    not_retried,
+    put_back,
     require_job,
     require_room,
     select_jobs,
@@ -122,34 +121,17 @@ class JobQueue(ClockedTables):
     ) -> Job:
         """Put a failed or cancelled job back into the queue, to go on from its records; ``reason`` is kept with it.
 
-        Its error is forgotten and its deaths count from none. Raises JobNotRetried for a job that is live or done, that
-        was put back ``limit`` times already, or whose request another live job answers; QueueFull and QuotaExceeded as
-        ``submit`` does, where ``asker`` is the key that the job counts against.
+        Its error is forgotten and its deaths count from none. A job that was put back for this ``reason`` and has not
+        failed since stays as it is: whoever repeats a request has not heard that it worked. Raises JobNotRetried for
+        any other job that is live or done, that was put back ``limit`` times already, or whose request another live job
+        answers; QueueFull and QuotaExceeded as ``submit`` does, where ``asker`` is the key that the job counts against.
         """
         with self.db.write() as connection:
             now = self._now(connection)
-            row = require_job(connection, job_id)
-            job = job_of(row)
-            # Of what was asked for, not of what a batch has granted.
-            live_key = replace(job.request, trials=row.trials, seconds=row.seconds).live_key
-            refusal = not_retried(connection, job, live_key, limit)
-            if refusal:
-                raise JobNotRetried(refusal)
-            values = {
-                "status": "queued",
-                "live_key": live_key,
-                "error": None,
-                "finished_at": None,
-                "attempts": 0,
-                "owner": None,
-                "asked_at": iso(now),
-                "retries": JobRow.retries + 1,
-                "retry_reason": plain_text(reason)[:MAX_REASON] or None,
-            }
-            connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
-            require_room(connection, max_queued)
-            if asker is not None:
-                require_quota(connection, asker, now)
+            if put_back(connection, job_id, plain_text(reason)[:MAX_REASON], limit, now):
+                require_room(connection, max_queued)
+                if asker is not None:
+                    require_quota(connection, asker, now)
             return job_of(require_job(connection, job_id))
 
     def job(self, job_id: str) -> Job | None:

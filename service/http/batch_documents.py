@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from tirgemm.gemm import Regime
 from tirgemm.service.http.documents import WHOLE, BudgetRequest, QueueRequest
 from tirgemm.tuning.effort import Effort
-from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem, BatchStatus, ItemState
+from tirgemm.tuning_db.queue.batch_totals import BatchStatus, BatchTotals, ItemState
+from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem
 
 Size = Annotated[StrictInt, Field(ge=1), WHOLE]
 
@@ -106,7 +107,7 @@ class BatchSummary(BaseModel):
     links: dict[str, str]
 
     @classmethod
-    def of(cls, batch: Batch) -> BatchSummary:
+    def of(cls, batch: BatchTotals) -> BatchSummary:
         return cls(**_summary(batch))
 
 
@@ -116,7 +117,7 @@ class BatchDocument(BatchSummary):
     items: list[BatchItemBody]
 
     @classmethod
-    def of(cls, batch: Batch) -> BatchDocument:
+    def with_items(cls, batch: Batch) -> BatchDocument:
         return cls(**_summary(batch), items=[BatchItemBody.of(item) for item in batch.items])
 
 
@@ -130,13 +131,13 @@ class BatchList(BaseModel):
 BatchEventKind = Literal["progress", "done", "cancelled"]
 
 
-def _summary(batch: Batch) -> dict[str, Any]:
+def _summary(batch: BatchTotals) -> dict[str, Any]:
     return {
         "id": batch.id,
         "status": batch.status,
         "asked": batch.asked,
         "states": batch.states,
-        "gain": GainBody(geomean=batch.gain, kernels=len(batch.gains)),
+        "gain": GainBody(geomean=batch.gain, kernels=batch.kernels),
         "budget": BatchBudgetBody.model_validate(batch.budget, from_attributes=True),
         "spent": SpentBody.model_validate(batch.spent, from_attributes=True),
         "created_at": batch.created_at,

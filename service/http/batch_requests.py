@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from tirgemm.tuning.search.headroom import headrooms
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
-from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchBudget, WantedProblem
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget
+from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, WantedProblem
 from tirgemm.tuning_db.queue.budget_shares import shares
 
 # How long the expected gains of one batch may be estimated for.
@@ -39,14 +41,30 @@ class _Problems:
     known: list[KernelRecord | None]
 
 
+def repeatable_id(idempotency_key: str, key_id: str | None, body: bytes) -> str:
+    """The id of the batch that a request makes which may be sent again: of the API key, of the key that the client made
+    for the request, and of its body. So nothing else need be kept to know a batch that was made before."""
+    request = b"\0".join(((key_id or "").encode(), idempotency_key.encode(), body))
+    return hashlib.sha256(request).hexdigest()[:16]
+
+
 def answer_batch(
-    state: ServiceState, body: BatchRequest, *, patient: bool = True, asker: Asker | None = None
+    state: ServiceState,
+    body: BatchRequest,
+    *,
+    patient: bool = True,
+    asker: Asker | None = None,
+    batch_id: str | None = None,
 ) -> Batch | None:
-    """The batch, submitted. It never waits; ``patient``: None where no worker is alive, for one that still starts.
+    """The batch, submitted, or that of the id that was. It never waits; ``patient``: None where no worker is alive, for
+    one that still starts.
 
     Raises the problem that names the first problem that cannot be, InvalidRequest, QueueFull, QuotaExceeded, and the
     409 problem for a device that no live worker has.
     """
+    made = state.batches.batch(batch_id) if batch_id is not None else None
+    if made is not None:
+        return made
     asked = list(_gemms(body))
     if not 1 <= len(asked) <= MAX_ITEMS:
         raise InvalidRequest(f"the batch has {len(asked)} problems; it must have 1 to {MAX_ITEMS}")
@@ -69,9 +87,14 @@ def answer_batch(
             return None
         workable(replace(target, here=target.here and bool(workers)), workers, verify=True)
     budget = BatchBudget(body.budget.trials, body.budget.seconds)
-    limit = state.settings.max_queued
-    wanted = [replace(one, times=times[one.request.gemm]) for one in wanted]
-    return state.batches.submit(wanted, asked=len(asked), budget=budget, max_queued=limit, asker=asker)
+    return state.batches.submit(
+        [replace(one, times=times[one.request.gemm]) for one in wanted],
+        asked=len(asked),
+        budget=budget,
+        max_queued=state.settings.max_queued,
+        asker=asker,
+        batch_id=batch_id,
+    )
 
 
 def _gemms(body: BatchRequest) -> Iterator[Gemm]:

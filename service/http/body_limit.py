@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,29 +12,42 @@ from tirgemm.service.settings import REQUEST_SECONDS
 
 
 class BodyLimit:
-    """Read a whole body of at most ``limit`` bytes within ``seconds`` before the application runs, else 413 or 408."""
+    """Read a whole body of at most ``limit`` bytes within ``seconds`` before the application runs, else 413 or 408.
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float = REQUEST_SECONDS) -> None:
+    ``longer``: the limits of requests, by method and path, that may have longer bodies.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: int,
+        seconds: float = REQUEST_SECONDS,
+        longer: Mapping[tuple[str, str], int] | None = None,
+    ) -> None:
         self.app = app
         self.limit = limit
+        self.longer = longer or {}
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = self.longer.get((scope["method"], scope["path"]), self.limit)
+        too_long = ("body_too_large", f"the body is over {limit} bytes, which is the limit")
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self.limit:
-            await self._refuse(scope, receive, send, 413)
+        if announced.isdigit() and int(announced) > limit:
+            await self._refuse(scope, receive, send, 413, *too_long)
             return
         try:
             async with asyncio.timeout(self.seconds):
-                messages = await self._read(receive)
+                messages = await self._read(receive, limit)
         except TimeoutError:
-            await self._refuse(scope, receive, send, 408)
+            detail = f"the body did not arrive within {self.seconds:g} seconds"
+            await self._refuse(scope, receive, send, 408, "request_timeout", detail)
             return
         if messages is None:
-            await self._refuse(scope, receive, send, 413)
+            await self._refuse(scope, receive, send, 413, *too_long)
             return
         pending = iter(messages)
 
@@ -44,24 +58,22 @@ class BodyLimit:
 
         await self.app(scope, replay, send)
 
-    async def _read(self, receive: Receive) -> list[Message] | None:
-        """The messages of one body, or None where it is too long."""
+    @staticmethod
+    async def _read(receive: Receive, limit: int) -> list[Message] | None:
+        """The messages of one body, or None where it is longer than ``limit``."""
         messages: list[Message] = []
         size = 0
         while True:
             message = await receive()
             messages.append(message)
             size += len(message.get("body", b""))
-            if size > self.limit:
+            if size > limit:
                 return None
             if message["type"] != "http.request" or not message.get("more_body", False):
                 return messages
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, status: int) -> None:
-        code, detail = {
-            413: ("body_too_large", f"the body is over {self.limit} bytes, which is the limit"),
-            408: ("request_timeout", f"the body did not arrive within {self.seconds:g} seconds"),
-        }[status]
+    @staticmethod
+    async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, code: str, detail: str) -> None:
         # What is left of the body is not read, so the connection cannot carry another request.
         response = respond(scope["path"], status, code, detail, {"Connection": "close"})
         await response(scope, receive, send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,11 +11,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 
 from tirgemm.events import event_from_json
-from tirgemm.service.http.batch_documents import BatchEventKind, BatchSummary
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
-from tirgemm.tuning_db.queue.batches import BatchStates
+from tirgemm.tuning_db.queue.batch_totals import BatchStates
 
 PAGE = 500
 RETRY_MS = 500
@@ -79,29 +79,31 @@ async def stream_batch(
     retry: int | None = RETRY_MS
     if beats:
         yield BEAT
+    # Who else begins to follow the batch wakes everybody, and puts off no beat.
+    silent_since = time.monotonic()
     with state.watch.follow_batch(batch_id) as feed:
+        first = feed.ask()
         while not state.stopping.is_set():
-            changed, states = feed.changed, feed.states
-            if states is None or states == told:
-                if not await _happens(changed, beats=beats):
+            changed, news = feed.changed, feed.news
+            if feed.answered < first or (news is not None and news.states == told):
+                if not await _happens(changed, beats=beats, since=silent_since):
                     yield BEAT
+                    silent_since = time.monotonic()
                 continue
-            batch = await run_in_threadpool(state.batches.batch, batch_id)
-            if batch is None:
+            if news is None:
                 return
-            kind: BatchEventKind = batch.status if batch.status in ("done", "cancelled") else "progress"
-            after, told = after + 1, states
-            data = BatchSummary.of(batch).model_dump(mode="json")
-            yield ServerSentEvent(id=str(after), event=kind, data=data, retry=retry)
-            retry = None
-            if kind != "progress":
+            after, told = after + 1, news.states
+            yield ServerSentEvent(id=str(after), event=news.kind, raw_data=news.data, retry=retry)
+            retry, silent_since = None, time.monotonic()
+            if news.kind != "progress":
                 return
 
 
-async def _happens(changed: asyncio.Event, *, beats: bool) -> bool:
-    """Wait for a change; False where a beat is due before it."""
+async def _happens(changed: asyncio.Event, *, beats: bool, since: float | None = None) -> bool:
+    """Wait for a change; False where a beat is due before it, by default counted from now."""
+    passed = 0.0 if since is None else time.monotonic() - since
     try:
-        await asyncio.wait_for(changed.wait(), BEAT_SECONDS if beats else None)
+        await asyncio.wait_for(changed.wait(), BEAT_SECONDS - passed if beats else None)
     except TimeoutError:
         return False
     return True

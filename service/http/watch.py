@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
+from tirgemm.service.http.batch_documents import BatchEventKind, BatchSummary
 from tirgemm.status import ENDED
 from tirgemm.tuning_db import JobProgress, JobQueue, StoredEvent
-from tirgemm.tuning_db.queue.batches import BatchStates, BatchTable
+from tirgemm.tuning_db.queue.batch_totals import BatchStates, BatchTotals
+from tirgemm.tuning_db.queue.batches import BatchTable
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -81,18 +85,47 @@ class JobFeed(Feed):
         return self._events[-1].id if self._events else self.floor
 
 
+@dataclass(frozen=True, slots=True)
+class BatchNews:
+    """An event of a batch for all its followers: its states, and its summary as JSON."""
+
+    states: BatchStates
+    kind: BatchEventKind
+    data: str
+
+    @classmethod
+    def of(cls, batch: BatchTotals) -> BatchNews:
+        kind: BatchEventKind = batch.status if batch.status in ("done", "cancelled") else "progress"
+        return cls(BatchStates.of(batch), kind, json.dumps(BatchSummary.of(batch).model_dump(mode="json")))
+
+
 class BatchFeed(Feed):
-    """What the followers of one batch share: its ``states``, None until the first look and where it is not there."""
+    """What the followers of one batch share: its newest ``news``, None until the first look and where it is not there.
+
+    Who comes asks for a look of its own, which it shares with all that come before it is taken: the newest news were
+    made when the states last changed, and are old in all else. ``answered`` is the newest number that ``ask`` gave out
+    before the last look.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.states: BatchStates | None = None
+        self.news: BatchNews | None = None
+        self.asked = 0
+        self.answered = 0
 
-    def update(self, states: BatchStates | None) -> None:
-        """Take in what a poll read, and wake the followers where it is something new."""
-        if states != self.states:
-            self.states = states
-            self.wake()
+    def ask(self) -> int:
+        """Have the batch looked at, whether or not its states have changed; the number of the question."""
+        self.asked += 1
+        return self.asked
+
+    def is_due(self, states: BatchStates | None) -> bool:
+        """Whether there is somebody to be told that the batch is in these states."""
+        return self.answered < self.asked or states != (self.news and self.news.states)
+
+    def update(self, news: BatchNews | None, answered: int) -> None:
+        """Take in what was read after the question of this number, and wake the followers."""
+        self.news, self.answered = news, answered
+        self.wake()
 
 
 class Watch:
@@ -113,8 +146,8 @@ class Watch:
 
     @property
     def followers(self) -> int:
-        """How many wait for jobs at this moment."""
-        return sum(feed.followers for feed in self._feeds.values())
+        """How many follow jobs and batches at this moment."""
+        return sum(feed.followers for feed in (*self._feeds.values(), *self._batch_feeds.values()))
 
     @property
     def polling(self) -> bool:
@@ -182,14 +215,22 @@ class Watch:
                     self._feeds[job_id].update(progress, events)
         if self._batch_feeds and time.monotonic() >= self._batches_seen + BATCH_POLL_SECONDS:
             self._batches_seen = time.monotonic()
-            states = await run_in_threadpool(self._batches.states, list(self._batch_feeds))
-            for batch_id, batch_feed in self._batch_feeds.items():
-                batch_feed.update(states.get(batch_id))
+            await self._look_at_batches(dict(self._batch_feeds))
         if self._for_worker:
             workers = await run_in_threadpool(self._queue.live_workers, self._alive_seconds)
             if workers:
                 self._worker.set()
                 self._worker = asyncio.Event()
+
+    async def _look_at_batches(self, feeds: dict[str, BatchFeed]) -> None:
+        states = await run_in_threadpool(self._batches.states, list(feeds))
+        due = {batch_id: feed.asked for batch_id, feed in feeds.items() if feed.is_due(states.get(batch_id))}
+        news = await run_in_threadpool(self._news, list(due)) if due else {}
+        for batch_id, asked in due.items():
+            feeds[batch_id].update(news.get(batch_id), asked)
+
+    def _news(self, batch_ids: list[str]) -> dict[str, BatchNews]:
+        return {batch_id: BatchNews.of(totals) for batch_id, totals in self._batches.totals(batch_ids).items()}
 
     def _read(self, followed: dict[str, int | None]) -> dict[str, tuple[JobProgress | None, list[StoredEvent]]]:
         """How far each job is, then its events up to there: where it has ended, every event is among them."""

@@ -31,7 +31,7 @@ from tirgemm.service.http.request_metrics import RequestMetrics
 from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs, kernels, metrics
 from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tirgemm.service.traces import of_requests
 
 DESCRIPTION = """\
@@ -70,7 +70,7 @@ def create_app(state: ServiceState) -> FastAPI:
     app.state.service = state
     # The last one added is asked first.
     app.add_middleware(AnswerKnownKernels, state=state)
-    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES)
+    app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, longer={("POST", "/v1/batches"): MAX_BATCH_BODY_BYTES})
     app.add_middleware(KeyCheck, state=state)
     app.add_middleware(
         HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES

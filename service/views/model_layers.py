@@ -12,7 +12,8 @@ from tirgemm.gemm import Regime
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
 from tirgemm.tuning_db.models import BatchItemRow, KernelRow
-from tirgemm.tuning_db.queue.batches import Batch, ItemState
+from tirgemm.tuning_db.queue.batch_totals import ItemState
+from tirgemm.tuning_db.queue.batches import Batch
 from tirgemm.tuning_db.rows import parts
 
 # What answers a problem now: the kernel of a search, a family's default, or nothing yet.

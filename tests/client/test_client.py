@@ -115,6 +115,18 @@ def test_what_was_swapped_on_the_way_is_refused_and_not_kept(client: Client, fak
     assert not list(client.cache.folder.glob("*"))
 
 
+def test_a_batch_whose_answer_is_lost_is_sent_again_as_the_same_request(client: Client, fake: FakeService) -> None:
+    fake.broken["/v1/batches"] = [httpx.ReadError("reset"), 503]
+    assert client.submit_batch([fake.gemm])["id"] == "ba7c"
+    lost, refused, answered = fake.sent("POST", "/v1/batches")
+    keys = [request.headers["idempotency-key"] for request in (lost, refused, answered)]
+    assert keys == [keys[0]] * 3
+    assert re.fullmatch(r"[0-9a-f]{32}", keys[0])
+    assert lost.content == answered.content
+    client.submit_batch([fake.gemm])
+    assert fake.sent("POST", "/v1/batches")[-1].headers["idempotency-key"] != keys[0], "another request"
+
+
 def test_a_kernel_for_another_problem_is_refused(client: Client, fake: FakeService) -> None:
     fake.answer = fake.ready
     with pytest.raises(MismatchedArtifact, match="request for 34x17x19:f32:nt with a kernel for 33x17x19:f32:nt"):

@@ -19,7 +19,7 @@ from tirgemm.artifact.revocations import RevocationList
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.problems import MEDIA_TYPE
-from tirgemm.service.settings import MAX_BODY_BYTES
+from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES
 
 MEMBERS = {"type", "title", "status", "detail", "instance", "code"}
 
@@ -90,6 +90,19 @@ def test_a_long_body_is_413_announced_or_chunked(shared: Service) -> None:
     check(shared.http.put("/v1/kernels/abc", content=long), 413, "body_too_large")
     just = json.dumps({"gemm": "0x5x3"}).encode().ljust(MAX_BODY_BYTES)
     check(shared.http.post("/v1/kernels", content=just, headers=headers), 422, "invalid_gemm")
+
+
+def test_only_a_batch_may_have_a_longer_body_and_that_has_its_limit_too(shared: Service) -> None:
+    headers = {"Content-Type": "application/json"}
+    body = json.dumps({"gemms": ["0x5x3"]}).encode()
+    just, long = body.ljust(MAX_BATCH_BODY_BYTES), body.ljust(MAX_BATCH_BODY_BYTES + 1)
+    check(shared.http.post("/v1/batches", content=just, headers=headers), 422, "invalid_gemm")
+    for content in (long, iter([long[:70_000], long[70_000:]])):
+        answer = shared.http.post("/v1/batches", content=content, headers=headers)
+        assert f"over {MAX_BATCH_BODY_BYTES} bytes" in check(answer, 413, "body_too_large")["detail"]
+    for method, path in (("POST", "/v1/kernels"), ("GET", "/v1/batches"), ("POST", "/v1/batches/0/cancel")):
+        answer = shared.http.request(method, path, content=body.ljust(MAX_BODY_BYTES + 1), headers=headers)
+        assert f"over {MAX_BODY_BYTES} bytes" in check(answer, 413, "body_too_large")["detail"]
 
 
 def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service) -> None:

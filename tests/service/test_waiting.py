@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving
+from tests.contract.storage.databases import candidate
+from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving, sse
 from tests.waiting import PATIENCE_S, until
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.queue.batches import WantedProblem
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
 NO_WAIT = {"Prefer": "wait=0"}
@@ -118,6 +121,68 @@ def test_many_listeners_cost_the_database_what_one_does(service: Service, monkey
     # A stream is left after its last event was read.
     until(lambda: service.state.watch.followers == 0)
     until(lambda: not service.state.watch.polling)
+
+
+def test_many_listeners_of_a_batch_cost_the_database_what_one_does(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = service.state.batches
+    batch = batches.submit([WantedProblem(JobRequest(Gemm.parse(f"{m}x67x31"), CPU)) for m in (3, 5, 7)], asked=3)
+    heard: list[list[tuple[str, dict[str, Any]]]] = [[] for _ in range(40)]
+
+    def listen(told: list[tuple[str, dict[str, Any]]]) -> None:
+        with (
+            httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http,
+            http.stream("GET", f"/v1/batches/{batch.id}/events") as response,
+        ):
+            told += ((kind, data) for _, kind, data in sse(response.iter_lines()))
+
+    def all_have_heard(events: int) -> bool:
+        return all(len(told) == events for told in heard)
+
+    threads = [threading.Thread(target=listen, args=(told,)) for told in heard]
+    for thread in threads:
+        thread.start()
+    until(lambda: all_have_heard(1))
+    looked: list[str] = []
+    for name in ("batch", "totals"):
+        monkeypatch.setattr(batches, name, _noting(getattr(batches, name), name, looked))
+    for number in (2, 3, 4):
+        assert service.queue.claim("w", [CPU.key], 600.0) is not None
+        until(partial(all_have_heard, number))
+    batches.cancel(batch.id)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert looked == ["totals"] * 4, "once a change for all listeners, however many"
+    assert [kind for kind, _ in heard[0]] == ["progress"] * 4 + ["cancelled"]
+    assert [data["states"] for _, data in heard[0]][-2:] == [{"running": 3}, {"cancelled": 3}]
+    assert heard == [heard[0]] * len(threads)
+    until(lambda: service.state.watch.followers == 0)
+
+
+def _noting(real: Callable[..., Any], name: str, calls: list[str]) -> Callable[..., Any]:
+    """``real``, whose calls are noted by its name."""
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        return real(*arguments, **options)
+
+    return noted
+
+
+def test_who_follows_a_batch_later_is_told_how_it_is_by_then(service: Service) -> None:
+    """What it has spent, too, which changes while its states do not."""
+    request = JobRequest(Gemm.parse("3x67x31"), CPU)
+    batch = service.state.batches.submit([WantedProblem(request)], asked=1)
+    path = f"/v1/batches/{batch.id}/events"
+    with service.http.stream("GET", path) as response:
+        stream = sse(response.iter_lines())
+        assert next(stream)[2]["spent"]["trials"] == 0
+        service.store.add_candidate(candidate(1, gemm=request.gemm, device_key=CPU.key))
+        with service.http.stream("GET", path) as later:
+            assert next(sse(later.iter_lines()))[2]["spent"]["trials"] == 1
+        service.state.batches.cancel(batch.id)
+        assert [kind for _, kind, _ in stream] == ["cancelled"], "nothing changed for whom was told before"
 
 
 def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(

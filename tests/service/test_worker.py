@@ -30,7 +30,8 @@ from tirgemm.service.settings import Settings
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
-from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -204,3 +205,20 @@ def test_a_missing_driver_names_the_extra(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"tirgemm\[postgres\]"):
         Database("postgresql://someone@127.0.0.1:1/none", tmp_path)
+
+
+def test_a_sqlite_without_mathematics_gets_the_logarithm_that_lists_of_batches_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sqlite3.connect
+
+    def without(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = real(*arguments, **options)
+        # As in a library that was built without it: there is no function of this name.
+        connection.create_function("ln", 1, None)
+        return connection
+
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", without)
+    with Database.embedded(tmp_path) as database, database.read() as connection:
+        values = connection.exec_driver_sql("SELECT ln(4.0), ln(NULL)").one()
+    assert values == (pytest.approx(1.3862943611), None)

@@ -110,13 +110,17 @@ class ServiceConnection(Closing):
         params: dict[str, Any] | None = None,
         prefer_wait: int | None = None,
         quick: bool = False,
+        idempotency_key: str = "",
     ) -> Answer:
         """One request with its JSON answer. ServiceError, with the problem document, for a status of 400 or above.
 
         ``prefer_wait``: the seconds that the answer may take; None leaves that to the service. ``quick`` is for whoever
-        can do without an answer: a service that is away is given up within a second or two.
+        can do without an answer: a service that is away is given up within a second or two. ``idempotency_key``: by
+        which the service knows the request again that would otherwise make something each time it is sent.
         """
         headers = {} if prefer_wait is None else {"prefer": f"wait={prefer_wait}"}
+        if idempotency_key:
+            headers["idempotency-key"] = idempotency_key
         connect, read = self.timeout, self.timeout + (prefer_wait or 0)
         if quick:
             connect, read = min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ class ServiceBatches:
             "device": device_name(device),
             "regime": regime,
         } | SearchWish(effort, budget, seed, queue=queue, other_devices=other_devices).to_json()
-        batch = self._session.request("POST", "/v1/batches", body=body).body
+        key = secrets.token_hex(16)
+        batch = self._session.request("POST", "/v1/batches", body=body, idempotency_key=key).body
         if not isinstance(batch.get("id"), str) or not isinstance(batch.get("items"), list):
             raise ServiceError(f"{self._session.url} accepted a batch but named none: {batch!r:.200}")
         return batch

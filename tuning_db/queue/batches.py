@@ -11,29 +11,25 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.gemm import Gemm
-from tirgemm.status import LIVE
-from tirgemm.timings import Timings
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_batch_quota, require_quota
 from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import JobRequest
-from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelRow
+from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelFigureRow, KernelRow
 from tirgemm.tuning_db.pages import place_of
-from tirgemm.tuning_db.queue.budget_shares import Spending, spending, trials_by_problem
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget, BatchStates, BatchTotals, ItemState, states_of, totals_of
+from tirgemm.tuning_db.queue.budget_shares import Spending, spendings, trials_by_problem
 from tirgemm.tuning_db.queue.job_leases import cancel_live
 from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, require_room
 from tirgemm.tuning_db.times import iso
 
-BatchStatus = Literal["queued", "running", "done", "cancelled"]
-# What an item can be: answered at once, a job's status, or neither job nor kernel is there any more.
-ItemState = Literal["hit", "queued", "running", "done", "failed", "cancelled", "deleted"]
 MAX_ITEMS = 1000
 _TRIES = 3
 # Any number but that of the migrations, as long as every tirgemm takes the same one.
@@ -53,14 +49,6 @@ class WantedProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchBudget:
-    """What the searches of a batch may spend together; None is no bound but each job's own."""
-
-    trials: int | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class BatchItem:
     """A problem of a batch and how far it is. ``gain`` is the speed of its tuned kernel over the default's, 1 for none;
     None where nobody knows. ``times``: how often it was asked for."""
@@ -75,52 +63,15 @@ class BatchItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch with its items by falling expected gain; times are ISO 8601 in UTC. ``asked`` counts equal problems
-    too."""
+class Batch(BatchTotals):
+    """A batch with its items by falling expected gain."""
 
-    id: str
-    key_id: str | None
-    asked: int
-    budget: BatchBudget
-    spent: Spending
-    created_at: str
-    cancelled_at: str | None
     items: tuple[BatchItem, ...]
-
-    @property
-    def states(self) -> dict[ItemState, int]:
-        """How many items are in each state."""
-        return dict(Counter(item.state for item in self.items))
-
-    @property
-    def status(self) -> BatchStatus:
-        """``done`` once no item is queued or running, whatever became of them."""
-        if self.cancelled_at is not None:
-            return "cancelled"
-        states = self.states
-        if not any(states.get(live) for live in LIVE):
-            return "done"
-        return "queued" if states.keys() <= {"queued", "hit"} else "running"
 
     @property
     def gains(self) -> list[float]:
         """Of each item with a tuned kernel its gain."""
-        return [item.gain for item in self.items if item.gain is not None]
-
-    @property
-    def gain(self) -> float | None:
-        """The geometric mean of the gains so far; None where there is none yet."""
-        gains = self.gains
-        return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStates:
-    """What a reader compares to see whether a batch changed."""
-
-    states: tuple[tuple[str, int], ...]
-    cancelled: bool
+        return _gains(self.items)
 
 
 class BatchTable(ClockedTables):
@@ -135,24 +86,29 @@ class BatchTable(ClockedTables):
         budget: BatchBudget | None = None,
         max_queued: int | None = None,
         asker: Asker | None = None,
+        batch_id: str | None = None,
     ) -> Batch:
         """Queue a job for every one of ``wanted`` that has no kernel, or join the live one, all or none.
 
-        Raises InvalidRequest, QueueFull and QuotaExceeded.
+        ``batch_id``: what the batch is to be called; where there is one of that name, it was asked for before, and is
+        returned as it is. Raises InvalidRequest, QueueFull and QuotaExceeded.
         """
         if not 1 <= len(wanted) <= MAX_ITEMS:
             raise InvalidRequest(f"a batch of {len(wanted)} problems; it must have 1 to {MAX_ITEMS}")
         spend = budget or BatchBudget()
         key_id = asker.key_id if asker is not None else None
-        batch_id = secrets.token_hex(8)
+        name = batch_id or secrets.token_hex(8)
         # The oldest of equal priority is first in the queue: their order is that of the expected gain.
         ordered = sorted(wanted, key=lambda one: -one.expected_gain)
-        new = {number: _new_job(one, key_id, batch_id) for number, one in enumerate(ordered) if one.kernel_id is None}
+        new = {number: _new_job(one, key_id, name) for number, one in enumerate(ordered) if one.kernel_id is None}
         with self.db.write() as connection:
             self._wait_for_others(connection)
+            made = connection.execute(_select().where(BatchRow.id == name)).first()
+            if made is not None:
+                return _batch(connection, made)
             now = self._now(connection)
             values = {
-                "id": batch_id,
+                "id": name,
                 "key_id": key_id,
                 "trials": spend.trials,
                 "seconds": spend.seconds,
@@ -163,7 +119,7 @@ class BatchTable(ClockedTables):
             gemms = rows.gemm_ids(self.db, connection, {one.request.gemm for one in ordered})
             items = [
                 {
-                    "batch_id": batch_id,
+                    "batch_id": name,
                     "number": number,
                     "gemm_id": gemms[one.request.gemm],
                     "device_key": one.request.device.key,
@@ -184,13 +140,13 @@ class BatchTable(ClockedTables):
                 items[number]["job_id"] = job_id
             connection.execute(insert(BatchItemRow), items)
             if added:
-                require_room(connection, max_queued)
+                require_room(connection, max_queued, added)
             if asker is not None:
                 require_batch_quota(connection, asker, now)
                 if added:
                     require_quota(connection, asker, now, added)
         with self.db.read() as connection:
-            return _batch(connection, _require(connection, batch_id))
+            return _batch(connection, _require(connection, name))
 
     def _wait_for_others(self, connection: Connection) -> None:
         """Let transactions that change many jobs follow one another on PostgreSQL, too: two that lock the same ones in
@@ -217,13 +173,20 @@ class BatchTable(ClockedTables):
             row = connection.execute(_select().where(BatchRow.id == batch_id)).first()
             return None if row is None else _batch(connection, row)
 
-    def batches(self, limit: int = 100, *, after: str = "") -> list[Batch]:
-        """Batches newest first, from behind the id ``after``. Raises PageNotFound where no batch has that id."""
+    def batches(self, limit: int = 100, *, after: str = "") -> list[BatchTotals]:
+        """Batches newest first, from behind the id ``after``, without their items. Raises PageNotFound where no batch
+        has that id."""
         wanted = _select().order_by(BatchRow.seq.desc()).limit(max(limit, 0))
         with self.db.read() as connection:
             if after:
                 wanted = wanted.where(BatchRow.seq < place_of(connection, BatchRow, after))
-            return [_batch(connection, row) for row in connection.execute(wanted).all()]
+            return totals_of(connection, connection.execute(wanted).all())
+
+    def totals(self, batch_ids: Sequence[str]) -> dict[str, BatchTotals]:
+        """These batches without their items; those that are not there are left out."""
+        with self.db.read() as connection:
+            batch_rows = connection.execute(_select().where(BatchRow.id.in_(batch_ids))).all()
+            return {totals.id: totals for totals in totals_of(connection, batch_rows)}
 
     def cancel(self, batch_id: str) -> Batch:
         """End every live job that the batch made, those that were put back since too; those that it joined go on. A
@@ -242,20 +205,8 @@ class BatchTable(ClockedTables):
 
     def states(self, batch_ids: Sequence[str]) -> dict[str, BatchStates]:
         """How far each of these batches is; those that are not there are left out."""
-        item = BatchItemRow
-        columns = (BatchRow.id, BatchRow.cancelled_at, JobRow.status, func.count(item.number))
-        wanted = select(*columns).join(item, item.batch_id == BatchRow.id).outerjoin(JobRow, JobRow.id == item.job_id)
-        grouped = wanted.where(BatchRow.id.in_(batch_ids)).group_by(*columns[:3])
-        counts: dict[str, dict[str, int]] = {}
-        cancelled: dict[str, bool] = {}
         with self.db.read() as connection:
-            for batch_id, cancelled_at, status, count in connection.execute(grouped):
-                counts.setdefault(batch_id, {})[status or ""] = count
-                cancelled[batch_id] = cancelled_at is not None
-        return {
-            batch_id: BatchStates(tuple(sorted(states.items())), cancelled[batch_id])
-            for batch_id, states in counts.items()
-        }
+            return states_of(connection, batch_ids)
 
 
 def _new_job(one: WantedProblem, key_id: str | None, batch_id: str) -> NewJob:
@@ -275,44 +226,49 @@ def _require(connection: Connection, batch_id: str) -> Row[Any]:
 
 
 def _batch(connection: Connection, row: Row[Any]) -> Batch:
-    item = BatchItemRow
+    item, figures = BatchItemRow, KernelFigureRow
     kernel_id = func.coalesce(JobRow.kernel_id, item.kernel_id)
-    columns = (
+    columns: tuple[Any, ...] = (
         GemmRow.text,
-        item.regime,
         item.expected_gain,
         item.times,
         item.job_id,
         JobRow.status,
         kernel_id.label("kernel"),
-        KernelRow.role,
-        KernelRow.timings,
+        figures.role,
+        figures.default_ratio,
     )
     wanted = (
         select(*columns)
         .join(GemmRow, GemmRow.id == item.gemm_id)
         .outerjoin(JobRow, JobRow.id == item.job_id)
         .outerjoin(KernelRow, KernelRow.id == kernel_id)
+        .outerjoin(figures, figures.seq == KernelRow.seq)
         .where(item.batch_id == row.id)
         .order_by(item.number)
     )
     items = tuple(_item(one) for one in connection.execute(wanted))
+    gains = _gains(items)
     return Batch(
         row.id,
         row.key_id,
         row.asked,
         BatchBudget(row.trials, row.seconds),
-        spending(connection, row.id),
+        spendings(connection, [row.id]).get(row.id, Spending()),
         row.created_at,
         row.cancelled_at,
+        dict(Counter(item.state for item in items)),
+        len(gains),
+        math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None,
         items,
     )
 
 
+def _gains(items: Sequence[BatchItem]) -> list[float]:
+    return [item.gain for item in items if item.gain is not None]
+
+
 def _item(row: Row[Any]) -> BatchItem:
-    gain = None
-    if row.kernel is not None and row.role == "tuned":
-        timing = Timings.from_json(row.timings).of(row.regime)
-        gain = timing.ratio_to("default") if timing is not None else None
+    gain = row.default_ratio if row.role == "tuned" else None
     state: ItemState = row.status or ("deleted" if row.kernel is None else "hit")
     return BatchItem(rows.parsed_gemm(row.text), state, row.expected_gain, row.job_id, row.kernel, gain, row.times)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, case, func, select
 
 from tirgemm.status import Status
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
@@ -24,6 +24,10 @@ LEAST_SECONDS = 1.0
 _TRIED = CandidateRow.status != str(Status.PRUNED)
 # What one search may be given where nobody sets a limit.
 LIMIT = Budget(MAX_TRIALS, MAX_SECONDS)
+# The trials of a job's problem from before it was asked for, and since.
+_BEFORE = func.coalesce(JobRow.recorded_before, 0)
+_SAME = (getattr(CandidateRow, name) == getattr(JobRow, name) for name in ("gemm_id", "device_key", "regime"))
+_SINCE = select(func.count(CandidateRow.id)).where(*_SAME, _TRIED).scalar_subquery() - _BEFORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,10 @@ def granted(connection: Connection, batch_id: str, job_id: str, limit: Budget = 
     ).first()
     if batch is None or (batch.trials is None and batch.seconds is None):
         return {}
-    jobs = _jobs(connection, batch_id)
-    spent = _spending(jobs)
-    waiting = [job for job in jobs if job.status == "queued"]
+    spent = spendings(connection, [batch_id]).get(batch_id, Spending())
+    columns_of_job = (JobRow.id, JobRow.expected_gain, _BEFORE.label("before"), _SINCE.label("since"))
+    queued = (JobRow.batch_id == batch_id, JobRow.status == "queued")
+    waiting = connection.execute(select(*columns_of_job).where(*queued).order_by(JobRow.seq)).all()
     weights = [job.expected_gain or 0.0 for job in waiting]
     place = next(number for number, job in enumerate(waiting) if job.id == job_id)
     columns: dict[str, Any] = {}
@@ -71,9 +76,26 @@ def granted(connection: Connection, batch_id: str, job_id: str, limit: Budget = 
     return columns
 
 
-def spending(connection: Connection, batch_id: str) -> Spending:
-    """What the jobs of a batch have spent so far."""
-    return _spending(_jobs(connection, batch_id))
+def spendings(connection: Connection, batch_ids: Sequence[str]) -> dict[str, Spending]:
+    """What the jobs of each of these batches have spent so far; batches without a job of their own are left out."""
+    runs = JobRow.status == "running"
+    granted_since = func.coalesce(JobRow.granted_trials, 0) - _BEFORE
+    reserved = case((granted_since > _SINCE, granted_since), else_=_SINCE)
+    columns = (
+        JobRow.batch_id,
+        func.sum(case((runs, 0), else_=_SINCE)),
+        func.sum(JobRow.spent_seconds),
+        func.sum(case((runs, reserved), else_=0)),
+        func.sum(case((runs, func.coalesce(JobRow.granted_seconds, 0.0)), else_=0.0)),
+    )
+    summed = select(*columns).group_by(JobRow.batch_id)
+    spent: dict[str, Spending] = {}
+    for part in rows.parts(batch_ids):
+        for batch_id, trials, seconds, reserved_trials, reserved_s in connection.execute(
+            summed.where(JobRow.batch_id.in_(part))
+        ):
+            spent[batch_id] = Spending(int(trials), float(seconds), int(reserved_trials), float(reserved_s))
+    return spent
 
 
 def trials_by_problem(connection: Connection, gemm_ids: Collection[int]) -> Counter[tuple[int, str, str]]:
@@ -87,34 +109,3 @@ def trials_by_problem(connection: Connection, gemm_ids: Collection[int]) -> Coun
             for row in connection.execute(counted.where(CandidateRow.gemm_id.in_(part)))
         }
     )
-
-
-def _jobs(connection: Connection, batch_id: str) -> Sequence[Row[Any]]:
-    """The jobs with a share of a batch's budget, and the trials of their problems before it was asked for and since."""
-    before = func.coalesce(JobRow.recorded_before, 0)
-    same = (getattr(CandidateRow, name) == getattr(JobRow, name) for name in ("gemm_id", "device_key", "regime"))
-    recorded = select(func.count(CandidateRow.id)).where(*same, _TRIED).scalar_subquery()
-    columns = (
-        JobRow.id,
-        JobRow.status,
-        JobRow.expected_gain,
-        JobRow.granted_trials,
-        JobRow.granted_seconds,
-        JobRow.spent_seconds,
-        before.label("before"),
-        (recorded - before).label("since"),
-    )
-    return connection.execute(select(*columns).where(JobRow.batch_id == batch_id).order_by(JobRow.seq)).all()
-
-
-def _spending(jobs: Sequence[Row[Any]]) -> Spending:
-    trials = reserved_trials = 0
-    seconds = reserved_seconds = 0.0
-    for job in jobs:
-        if job.status == "running":
-            reserved_trials += max((job.granted_trials or 0) - job.before, job.since)
-            reserved_seconds += job.granted_seconds or 0.0
-        else:
-            trials += job.since
-        seconds += job.spent_seconds
-    return Spending(trials, seconds, reserved_trials, reserved_seconds)

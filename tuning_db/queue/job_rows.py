@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import QueueFull, StoreError
+from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, StoreError
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
@@ -33,15 +33,36 @@ def window_open(now: float) -> ColumnElement[bool]:
     return or_(JobRow.window_start.is_(None), and_(begun, ahead), and_(past_midnight, or_(begun, ahead)))
 
 
-def not_retried(connection: Connection, job: Job, live_key: str, limit: int) -> str:
-    """Why a job, whose request has that ``live_key``, cannot be put back into the queue, after at most ``limit`` times;
-    empty where it can."""
-    if job.status not in ("failed", "cancelled"):
-        return f"job {job.id} is {job.status}; only a failed or cancelled job can be retried"
+def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: float) -> bool:
+    """Put a job that failed or was cancelled back into the queue; False where it was put back for this reason already.
+    Raises JobNotRetried for one that cannot be, or was ``limit`` times."""
+    row = require_job(connection, job_id)
+    job = job_of(row)
+    ended = job.status in ("failed", "cancelled")
+    if not ended and job.retries and job.retry_reason == (reason or None):
+        return False
+    if not ended:
+        raise JobNotRetried(f"job {job.id} is {job.status}; only a failed or cancelled job can be retried")
     if job.retries >= limit:
-        return f"job {job.id} was retried {job.retries} times already, which is as often as may be"
+        raise JobNotRetried(f"job {job.id} was retried {job.retries} times already, which is as often as may be")
+    # Of what was asked for, not of what a batch has granted.
+    live_key = replace(job.request, trials=row.trials, seconds=row.seconds).live_key
     same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
-    return f"job {same} works on the request of job {job.id} already" if same is not None else ""
+    if same is not None:
+        raise JobNotRetried(f"job {same} works on the request of job {job.id} already")
+    values = {
+        "status": "queued",
+        "live_key": live_key,
+        "error": None,
+        "finished_at": None,
+        "attempts": 0,
+        "owner": None,
+        "asked_at": iso(now),
+        "retries": JobRow.retries + 1,
+        "retry_reason": reason or None,
+    }
+    connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+    return True
 
 
 class NewJob:
@@ -106,11 +127,19 @@ def add_jobs(
     return [ids.get(new.live_key, "") for new in wanted], frozenset(row.id for row in added)
 
 
-def require_room(connection: Connection, max_queued: int | None) -> None:
-    """Raise QueueFull where more than ``max_queued`` jobs wait, with those just added."""
-    waiting = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
-    if max_queued is not None and connection.execute(waiting).scalar_one() > max_queued:
-        raise QueueFull(f"{max_queued} jobs wait already, which is as many as may; ask again later")
+def require_room(connection: Connection, max_queued: int | None, added: int = 1) -> None:
+    """Raise QueueFull where more than ``max_queued`` jobs wait, with those just ``added``; InvalidRequest where these
+    alone are more, so that there will never be room for them."""
+    if max_queued is None:
+        return
+    if added > max_queued:
+        words = f"{added} new jobs are more than the {max_queued} that may wait (TIRGEMM_MAX_QUEUED)"
+        raise InvalidRequest(f"{words}; ask for them in smaller batches")
+    wanted = select(func.count()).select_from(JobRow).where(JobRow.status == "queued")
+    waiting = connection.execute(wanted).scalar_one()
+    if waiting > max_queued:
+        others = f"{waiting - added} {'job waits' if waiting - added == 1 else 'jobs wait'} already"
+        raise QueueFull(f"{others}, this request adds {added}, and at most {max_queued} may wait; ask again later")
 
 
 def select_jobs() -> Any:

@@ -2,35 +2,76 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
-from typing import Annotated
+from functools import partial
+from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from tirgemm.service.http.batch_documents import BatchDocument, BatchList, BatchRequest, BatchSummary
-from tirgemm.service.http.batch_requests import answer_batch
+from tirgemm.service.http.batch_requests import answer_batch, repeatable_id
 from tirgemm.service.http.events import stream_batch
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After, Beats
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, require_own
 from tirgemm.service.http.state import Caller, State
+from tirgemm.tuning_db.queue.batch_totals import BatchTotals
 from tirgemm.tuning_db.queue.batches import Batch
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
+MAX_IDEMPOTENCY_KEY = 128
+
 
 def _batch(batch_id: str, state: State) -> Batch:
-    named = batch_id.isascii() and batch_id.isalnum() and len(batch_id) <= 32
-    batch = state.batches.batch(batch_id) if named else None
+    return _there(batch_id, state.batches.batch(batch_id) if _is_id(batch_id) else None)
+
+
+def _totals(batch_id: str, state: State) -> BatchTotals:
+    return _there(batch_id, state.batches.totals([batch_id]).get(batch_id) if _is_id(batch_id) else None)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isalnum() and len(text) <= 32
+
+
+B = TypeVar("B", bound=BatchTotals)
+
+
+def _there(batch_id: str, batch: B | None) -> B:
     if batch is None:
         raise Problem(404, f"there is no batch {batch_id[:64]!r}; GET /v1/batches lists them", "batch_not_found")
     return batch
 
 
 NamedBatch = Annotated[Batch, Depends(_batch)]
+NamedTotals = Annotated[BatchTotals, Depends(_totals)]
+
+
+async def _idempotency_key(
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            description="Made up by the client for this one request, to send it again where the answer was lost.",
+            json_schema_extra={"pattern": f"^[!-~]{{1,{MAX_IDEMPOTENCY_KEY}}}$"},
+        ),
+    ] = None,
+) -> str | None:
+    if idempotency_key is not None and not re.fullmatch(f"[!-~]{{1,{MAX_IDEMPOTENCY_KEY}}}", idempotency_key):
+        raise Problem(
+            422,
+            f"Idempotency-Key is {idempotency_key[:80]!r}, {len(idempotency_key)} characters; it must be 1 to "
+            f"{MAX_IDEMPOTENCY_KEY} visible ASCII characters",
+            "invalid_request",
+        )
+    return idempotency_key
+
+
+IdempotencyKey = Annotated[str | None, Depends(_idempotency_key)]
 
 
 @router.post(
@@ -38,7 +79,7 @@ NamedBatch = Annotated[Batch, Depends(_batch)]
     dependencies=[JSON_BODY],
     response_model=BatchDocument,
     responses={
-        200: {"description": "Every kernel was there."},
+        200: {"description": "Every kernel was there, or the batch that this request made before has ended."},
         202: {
             "model": BatchDocument,
             "description": "Jobs work on it; Location is the batch's address.",
@@ -46,24 +87,31 @@ NamedBatch = Annotated[Batch, Depends(_batch)]
         },
     },
 )
-async def request_batch(request: Request, body: BatchRequest, state: State, caller: Caller) -> Response:
+async def request_batch(
+    request: Request, body: BatchRequest, state: State, caller: Caller, idempotency_key: IdempotencyKey
+) -> Response:
     """Ask for the kernels of up to 1,000 problems on one device in one regime: one group with one progress.
 
     Equal problems are one, known kernels are hits, jobs that live are joined. The others are queued by falling expected
-    gain, all or none; a budget is of all of them, and divided by expected gain whenever one of them starts.
+    gain, all or none; a budget is of all of them, and divided by expected gain whenever one of them starts. The same
+    request with the same Idempotency-Key is answered with the batch that it made.
     """
     state.access.require_priority(caller, body.queue.priority)
     asker = state.access.asker(caller)
-    batch = await run_in_threadpool(answer_batch, state, body, patient=state.settings.worker, asker=asker)
+    batch_id = None
+    if idempotency_key is not None:
+        batch_id = repeatable_id(idempotency_key, caller.id if caller is not None else None, await request.body())
+    answered = partial(answer_batch, state, body, asker=asker, batch_id=batch_id)
+    batch = await run_in_threadpool(answered, patient=state.settings.worker)
     if batch is None:
         await state.watch.worker(state.settings.fallback_seconds)
-        batch = await run_in_threadpool(answer_batch, state, body, patient=False, asker=asker)
+        batch = await run_in_threadpool(answered, patient=False)
     assert batch is not None
     address = f"/v1/batches/{batch.id}"
     request.state.changed = address
     headers = {"Location": address, "Cache-Control": "no-store"}
-    status = 200 if batch.status == "done" else 202
-    return JSONResponse(BatchDocument.of(batch).model_dump(mode="json"), status, headers)
+    status = 200 if batch.status in ("done", "cancelled") else 202
+    return JSONResponse(BatchDocument.with_items(batch).model_dump(mode="json"), status, headers)
 
 
 @router.get("", dependencies=[ONLY_KNOWN])
@@ -82,7 +130,7 @@ def list_batches(
 def get_batch(batch: NamedBatch, response: Response) -> BatchDocument:
     """One batch: how many of its problems are in which state, the gain so far, and every problem."""
     response.headers["Cache-Control"] = "no-store"
-    return BatchDocument.of(batch)
+    return BatchDocument.with_items(batch)
 
 
 @router.delete("/{batch_id}")
@@ -95,12 +143,12 @@ def cancel_batch(batch: NamedBatch, state: State, caller: Caller) -> BatchDocume
     batch = state.batches.cancel(batch.id)
     if batch.status == "done":
         raise Problem(409, f"batch {batch.id} is done; there is nothing to cancel", "job_finished")
-    return BatchDocument.of(batch)
+    return BatchDocument.with_items(batch)
 
 
 @router.get("/{batch_id}/events", response_class=EventSourceResponse)
 async def batch_events(
-    batch: NamedBatch, state: State, after: After, beats: Beats = False
+    batch: NamedTotals, state: State, after: After, beats: Beats = False
 ) -> AsyncIterator[ServerSentEvent]:
     """How far the batch is, now and whenever one of its problems changes its state; ends when the batch does.
 

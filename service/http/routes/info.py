@@ -22,7 +22,7 @@ from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList,
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import etag_matches
 from tirgemm.service.http.state import ServiceState, State
-from tirgemm.service.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
+from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
 from tirgemm.tuning_db.job_values import MAX_PRIORITY
 from tirgemm.tuning_db.schema import HEAD
 
@@ -131,6 +131,7 @@ def meta(state: State) -> Meta:
         activations=list(ACTIVATIONS),
         limits={
             "body_bytes": MAX_BODY_BYTES,
+            "batch_body_bytes": MAX_BATCH_BODY_BYTES,
             "header_bytes": MAX_HEADER_BYTES,
             "request_seconds": REQUEST_SECONDS,
             "connections": settings.max_connections,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,13 +13,17 @@ from sqlalchemy import event, select
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.status import Status
+from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.models import GemmRow
-from tirgemm.tuning_db.queue.batches import BatchBudget, BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget
+from tirgemm.tuning_db.queue.batches import Batch, BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.budget_shares import Spending
 
 
 def wanted(m: int, gain: float = 0.1, **options: Any) -> WantedProblem:
@@ -115,8 +120,14 @@ class BatchContract(QueueFixtures):
     def test_all_or_nothing(self, queue: JobQueue, batches: BatchTable) -> None:
         asker = Asker("key", live_jobs=2, trials_a_day=100, bytes_stored=1000, batch_problems_a_day=1000)
         three = [wanted(m, trials=33) for m in (3, 5, 7)]
-        with pytest.raises(QueueFull):
+        with pytest.raises(InvalidRequest, match="3 new jobs are more than the 2 that may wait"):
             batches.submit(three, asked=3, max_queued=2)
+        other = queue.submit(JobRequest(GEMM.with_(m=9), DEVICE))[0].id
+        with pytest.raises(QueueFull, match="1 job waits already, this request adds 3, and at most 3 may wait"):
+            batches.submit(three, asked=3, max_queued=3)
+        assert [job.id for job in queue.jobs()] == [other]
+        self.claimed(queue)
+        assert queue.finish(other, "w1", "failed")
         with pytest.raises(QuotaExceeded, match=r"live_jobs: this key has 0 queued .* may have 2"):
             batches.submit(three, asked=3, asker=asker)
         more = replace(asker, live_jobs=3)
@@ -125,8 +136,38 @@ class BatchContract(QueueFixtures):
         for number in (0, 1001):
             with pytest.raises(InvalidRequest, match=f"a batch of {number} problems"):
                 batches.submit([wanted(3)] * number, asked=number)
-        assert (queue.jobs(), batches.batches()) == ([], [])
-        assert batches.submit(three, asked=3, asker=more).key_id == "key"
+        assert ([job.id for job in queue.jobs()], batches.batches()) == ([other], [])
+        assert batches.submit(three, asked=3, asker=more, max_queued=3).key_id == "key"
+
+    def test_a_batch_that_is_asked_for_again_is_the_same_whatever_became_of_it(
+        self, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        asker = Asker("key", live_jobs=2, trials_a_day=9999, bytes_stored=1000, batch_problems_a_day=2)
+        two = [wanted(m) for m in (3, 5)]
+        batch = batches.submit(two, asked=2, asker=asker, max_queued=2, batch_id="0123456789abcdef")
+        assert batch.id == "0123456789abcdef"
+        again = batches.submit(two, asked=2, asker=asker, max_queued=2, batch_id=batch.id)
+        assert again == batch, "it takes no room, and nothing of a quota"
+        assert {job.batch_id for job in queue.jobs()} == {batch.id}
+        assert batches.cancel(again.id).states == {"cancelled": 2}
+        assert batches.submit(two, asked=2, asker=asker, batch_id=batch.id).status == "cancelled"
+        assert (len(queue.jobs()), len(batches.batches())) == (2, 1)
+
+    def test_a_batch_that_is_asked_for_twice_at_once_is_made_once(self, queue: JobQueue, batches: BatchTable) -> None:
+        made: list[Batch] = []
+        together = threading.Barrier(4)
+
+        def ask() -> None:
+            together.wait(PATIENCE_S)
+            made.append(batches.submit([wanted(m) for m in (3, 5)], asked=2, batch_id="0123456789abcdef"))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert made == [made[0]] * 4
+        assert {job.batch_id for job in queue.jobs()} == {made[0].id}
 
     def test_the_statements_of_a_batch_do_not_grow_in_number_with_its_problems(
         self, database: Database, batches: BatchTable
@@ -168,6 +209,53 @@ class BatchContract(QueueFixtures):
         assert batches.submit(hit, asked=1000, asker=replace(asker, key_id="another", batch_problems_a_day=1000))
         clock.now += 23 * 3600
         assert batches.submit(hit, asked=3, asker=asker).states == {"hit": 1}
+
+    def test_a_listed_batch_has_the_figures_of_the_batch_itself(
+        self, database: Database, queue: JobQueue, batches: BatchTable, clock: FakeClock
+    ) -> None:
+        store = SqlStore(database)
+        ids = {}
+        for m, role, ratio in ((101, "tuned", 1.5), (103, "fallback", 3.0), (105, "tuned", 0.5)):
+            timings = Timings({"sustained": Timing(10.0, 41, {"default": BaselineTime(10 * ratio, ratio)})})
+            stored = store.put_kernel(replace(kernel(), gemm=GEMM.with_(m=m), role=role, timings=timings))
+            ids[m] = stored.id
+        hits = [wanted(m, kernel_id=ids[m]) for m in (101, 103)]
+        jobs = [wanted(m, 0.9 - m / 100) for m in (3, 5, 7, 9)]
+        batch = batches.submit([*hits, *jobs], asked=9, budget=BatchBudget(trials=40))
+        other = batches.submit([wanted(201)], asked=1)
+        for status, kernel_id in (("done", ids[105]), ("failed", None)):
+            job = self.claimed(queue)
+            store.add_candidate(candidate(1, gemm=job.request.gemm))
+            clock.now += 20
+            assert queue.finish(job.id, "w1", status, kernel_id=kernel_id)
+        self.claimed(queue, lease_s=60.0)
+        listed, whole = batches.batches(), batches.batch(batch.id)
+        assert whole is not None
+        assert [one.id for one in listed] == [other.id, batch.id]
+        states = {"hit": 2, "queued": 1, "running": 1, "done": 1, "failed": 1}
+        assert (listed[1].states, listed[1].status, listed[1].kernels) == (states, "running", 2)
+        assert listed[1].gain == pytest.approx((1.5 * 0.5) ** 0.5)
+        assert whole.gain == pytest.approx(listed[1].gain)
+        assert (listed[1].spent.trials, listed[1].spent.seconds) == (2, 40.0)
+        assert listed[1].spent.reserved_trials > 0
+        names = ("key_id", "asked", "budget", "spent", "created_at", "cancelled_at", "states", "kernels", "status")
+        assert [getattr(listed[1], name) for name in names] == [getattr(whole, name) for name in names]
+        assert batches.totals([batch.id, "nope"]) == {batch.id: listed[1]}
+        assert (listed[0].gain, listed[0].kernels, listed[0].spent) == (None, 0, Spending())
+        assert store.delete_kernel(ids[103])
+        assert batches.batches()[1].states == states | {"hit": 1, "deleted": 1}
+
+    def test_a_list_of_batches_reads_none_of_their_items(self, database: Database, batches: BatchTable) -> None:
+        counts = []
+        for number, size in ((1, 1), (7, 40)):
+            while (made := len(batches.batches())) < number:
+                batches.submit([wanted(1 + made * size + m) for m in range(size)], asked=size)
+            statements = list[str]()
+            with counted(database, statements):
+                assert len(batches.batches()) == number
+            counts.append(len(statements))
+            assert not [each for each in statements if "timings" in each or "gemms" in each], "neither times nor texts"
+        assert counts[0] == counts[1], "what is listed is summed for all batches at once"
 
     def test_batches_are_listed_newest_first_by_keyset(self, batches: BatchTable) -> None:
         ids = [batches.submit([wanted(m)], asked=1).id for m in (3, 5, 7)]

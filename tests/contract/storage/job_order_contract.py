@@ -113,6 +113,20 @@ class JobOrderContract(QueueFixtures):
         with pytest.raises(JobNotRetried, match="retried 2 times already"):
             queue.retry(job, limit=2)
 
+    def test_a_retry_that_is_repeated_is_one(self, queue: JobQueue) -> None:
+        job = submit(queue, 1)
+        self.claimed(queue)
+        assert queue.finish(job, "w1", "failed", error="storage_full: no space")
+        once = queue.retry(job, "emptied", max_queued=1)
+        assert queue.retry(job, "emptied", max_queued=1) == once, "whoever asks again has not heard that it worked"
+        with pytest.raises(JobNotRetried, match="is queued; only"):
+            queue.retry(job, "for another reason")
+        self.claimed(queue)
+        assert queue.retry(job, "emptied").status == "running"
+        assert queue.finish(job, "w1", "failed")
+        again = queue.retry(job, "emptied")
+        assert (again.status, again.retries) == ("queued", 2), "it failed since"
+
     def test_what_lives_is_done_or_has_a_successor_is_not_put_back(self, queue: JobQueue) -> None:
         job = submit(queue, 1)
         for status in ("queued", "running"):

@@ -17,6 +17,7 @@ from tirgemm.artifact import Trust
 from tirgemm.client import Client
 from tirgemm.gemm import Gemm
 from tirgemm.service.http import events
+from tirgemm.service.http.batch_requests import repeatable_id
 from tirgemm.tuning_db import JobRequest
 
 TRUSTED = "ed25519:" + "A" * 43 + "="
@@ -109,6 +110,38 @@ def test_one_budget_is_divided_by_the_expected_gain(service: Service) -> None:
     assert (spent["trials"], spent["reserved_trials"]) == (0, job["budget"]["trials"])
 
 
+def test_a_thousand_problems_with_every_field_go_into_a_queue_that_has_others(tmp_path: Path) -> None:
+    """Under the settings that a service has by itself, and with an API key."""
+    largest = Gemm.parse("1..8192x4096x4096:bf16:nt:bias:act=gelu:deterministic:invariant").to_json()
+    gemms = [largest | {"n": 4096 + 8 * number} for number in range(1000)]
+    with serving(tmp_path, worker=False) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        secret = service.state.access.table.create("ci", "tune")[1]
+        service.state.access.read()
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        assert service.post(headers=headers | {"Prefer": "wait=0"}).status_code == 202
+        body = json.dumps({"gemms": gemms}, indent=4)
+        assert len(body) > 500_000
+        answer = service.http.post("/v1/batches", content=body, headers=headers)
+        assert answer.status_code == 202, answer.text
+        assert (answer.json()["states"], answer.json()["asked"]) == ({"queued": 1000}, 1000)
+        assert {job.key_id for job in service.queue.jobs(2000)} == {job.key_id for job in service.queue.jobs(1)}
+        assert len(service.queue.jobs(2000)) == 1001
+
+
+def test_a_batch_without_room_is_told_how_many_wait_and_one_that_never_has_room_is_no_request(tmp_path: Path) -> None:
+    with serving(tmp_path, worker=False, max_queued=3) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        assert service.post(headers={"Prefer": "wait=0"}).status_code == 202
+        answer = post(service, gemms=["7x5x3", "9x5x3", "11x5x3"])
+        assert (answer.status_code, answer.json()["code"]) == (503, "queue_full")
+        assert "1 job waits already, this request adds 3, and at most 3 may wait" in answer.json()["detail"]
+        answer = post(service, gemms=["7x5x3", "9x5x3", "11x5x3", "13x5x3"])
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+        assert "4 new jobs are more than the 3 that may wait" in answer.json()["detail"]
+        assert post(service, gemms=["7x5x3", "9x5x3", ODD]).status_code == 202, "what is joined needs no room"
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -170,6 +203,64 @@ def test_the_stream_of_a_batch_beats_for_who_asks(
         assert [kind for _, kind, _ in stream if kind != "alive"] == ["cancelled"]
 
 
+class LosingAnswers(httpx.HTTPTransport):
+    """Sends what it is given, and loses the first answer to each POST once the service has given it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: list[str] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if request.method == "POST" and request.url.path not in self.lost:
+            response.read()
+            self.lost.append(request.url.path)
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.", request=request)
+        return response
+
+
+def test_a_request_whose_answer_was_lost_does_what_one_does(service: Service) -> None:
+    transport, before = LosingAnswers(), len(service.state.batches.batches())
+    with Client(service.url, trust=TRUSTED, patience=PATIENCE_S, transport=transport) as client:
+        batch = client.submit_batch(["43x67x31", "47x67x31"], device=CPU.key)
+        assert transport.lost == ["/v1/batches"]
+        assert len(service.state.batches.batches()) == before + 1
+        assert client.cancel_batch(batch["id"])["states"] == {"cancelled": 2}, "its jobs are its own"
+        job = batch["items"][0]["job"]
+        assert client.retry(job, "cancelled by mistake")["retries"] == 1
+        assert transport.lost == ["/v1/batches", f"/v1/jobs/{job}/retry"]
+        assert client.submit_batch(["43x67x31", "47x67x31"], device=CPU.key)["id"] != batch["id"]
+
+
+def test_an_idempotency_key_names_one_request_of_one_api_key(service: Service) -> None:
+    def send(key: str, **body: Any) -> httpx.Response:
+        return service.http.post("/v1/batches", json=body, headers={"Idempotency-Key": key})
+
+    kernel_record(service.store, JobRequest(Gemm.parse("37x67x31"), CPU), search={"effort": "standard"})
+    first = send("a", gemms=["37x67x31", "41x67x31"])
+    again = send("a", gemms=["37x67x31", "41x67x31"])
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert again.json() == first.json()
+    assert again.headers["location"] == first.headers["location"]
+    others = [send("b", gemms=["37x67x31", "41x67x31"]), send("a", gemms=["41x67x31"])]
+    assert len({first.json()["id"], *(other.json()["id"] for other in others)}) == 3
+    service.queue.remove_worker("elsewhere:1:0")
+    try:
+        service.http.delete(first.headers["location"])
+        cancelled = send("a", gemms=["37x67x31", "41x67x31"])
+        assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled"), (
+            "what it was asked for is over"
+        )
+    finally:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+    for key in ("", "a b", "k" * 129, "é"):
+        refused = service.http.post(
+            "/v1/batches", json={"gemms": [ODD]}, headers={"Idempotency-Key": key.encode("latin-1")}
+        )
+        assert refused.status_code == 422, key
+        assert "it must be 1 to 128 visible ASCII characters" in refused.json()["detail"]
+
+
 def test_a_batch_that_is_done_is_neither_followed_for_long_nor_cancelled(service: Service, client: Client) -> None:
     kernel_record(service.store, JobRequest(Gemm.parse("17x67x31"), CPU), search={"effort": "standard"})
     batch = client.submit_batch(["17x67x31"], device=CPU.key)
@@ -194,6 +285,7 @@ def test_whose_batch_it_is(tmp_path: Path) -> None:
         urgent = {"gemms": [ODD], "queue": {"priority": 99}}
         assert send("tuner", "POST", "/v1/batches", urgent).json()["code"] == "priority_refused"
         path = send("tuner", "POST", "/v1/batches", {"gemms": [ODD]}).headers["location"]
+        assert repeatable_id("a", "tuner", b"{}") != repeatable_id("a", "other", b"{}")
         assert send("reader", "GET", path).json()["status"] == "queued"
         assert send("other", "DELETE", path).json()["code"] == "not_your_job"
         assert send("admin", "DELETE", path).json()["status"] == "cancelled"

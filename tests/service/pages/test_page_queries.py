@@ -13,6 +13,7 @@ from tests.service.pages.query_plans import QueryPlan, query_plans
 from tests.service.support import CPU, Service, serving
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.queue.batches import WantedProblem
 
 # Tables with long rows, many for each problem, or both. The rest may be walked through.
 _LARGE = "attempts|candidates|events|jobs|kernel_documents|kernels|sample_sets"
@@ -20,11 +21,12 @@ _LARGE = "attempts|candidates|events|jobs|kernel_documents|kernels|sample_sets"
 
 @pytest.fixture(scope="module")
 def stocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with two kernels, a job and a space; tests only look."""
+    """A service with two kernels, two jobs, one of them a batch's, and a space; tests only look."""
     with serving(tmp_path_factory.mktemp("stocked"), worker=False) as service:
         for m in (129, 131):
             searched_kernel(service.store, f"{m}x67x31:f16:nt")
         service.queue.submit(JobRequest(Gemm.parse("7x67x31:f16:nt"), CPU))
+        service.state.batches.submit([WantedProblem(JobRequest(Gemm.parse("9x67x31:f16:nt"), CPU))], asked=1)
         recorded_space.record(service.state.database, recorded_space.every())
         yield service
 
@@ -50,6 +52,7 @@ def _faults(plan: QueryPlan) -> list[str]:
         "/jobs?status=done&device=cpu",
         "/jobs/{job}",
         "/models",
+        "/models/{batch}",
         "/spaces",
         "/spaces?family=mma&dtype=bf16&gemm=129x",
         "/spaces/{space}",
@@ -60,7 +63,8 @@ def _faults(plan: QueryPlan) -> list[str]:
 def test_a_page_reads_large_tables_by_their_indexes(stocked: Service, page: str) -> None:
     other, kernel = (each["id"] for each in stocked.http.get("/v1/kernels").json()["kernels"])
     job = stocked.queue.jobs()[0].id
-    path = page.format(kernel=kernel, other=other, job=job, space=recorded_space.GEMM)
+    batch = stocked.state.batches.batches()[0].id
+    path = page.format(kernel=kernel, other=other, job=job, batch=batch, space=recorded_space.GEMM)
     with query_plans(stocked.state.database) as plans:
         answer = stocked.http.get(path)
     assert answer.status_code == 200, answer.text
