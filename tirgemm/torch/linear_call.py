@@ -85,6 +85,11 @@ def linear(
     return _chosen(x, weight, bias, act, invariant, dependent_launch)
 
 
+def forget_served(*tensors: Tensor | None) -> None:
+    """Forget what is known of calls with these weights and biases, so that PyTorch may swap them with others."""
+    _SERVED.forget(*tensors)
+
+
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
     """What ``linear`` computes, by PyTorch."""
     return activation(act)(functional.linear(x, weight, bias))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -167,3 +168,17 @@ def test_a_kernel_refuses_complex_numbers() -> None:
         with pytest.raises(CallTypeError, match=rf"a has dtype {name}; it must be float32 \(f32\)"):
             loaded(x.to(dtype), weight)
     assert torch.equal(loaded(x, weight), F.linear(x, weight))
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("more", [{}, {"prepack": True}, {"invariant": True}], ids=str)
+def test_a_scripted_layer_computes_as_pytorch(act: str, more: dict[str, Any]) -> None:
+    made, x = layer(act=act, **more), whole(5, K)
+    scripted = torch.jit.script(torch.nn.Sequential(made))
+    wanted = made(x)
+    assert torch.allclose(scripted(x), wanted, atol=1e-5)
+    file = io.BytesIO()
+    torch.jit.save(scripted, file)
+    file.seek(0)
+    assert torch.allclose(torch.jit.load(file)(x), wanted, atol=1e-5)
+    assert torch.equal(made(x), wanted), "the layer itself is as it was"
