@@ -43,6 +43,7 @@ def transposed(shape: tuple[int, int]) -> Any:
         (0, aligned((7, 5), dtype=np.float16), CallTypeError, "a has dtype float16; it must be float32 (f32)"),
         (1, aligned((5, 9), dtype=np.int32), CallTypeError, "b has dtype int32"),
         (2, aligned((7, 9), dtype=np.float64), CallTypeError, "d has dtype float64"),
+        (0, aligned((7, 5), dtype=np.complex64), CallTypeError, "a has dtype complex64; it must be float32 (f32)"),
         (0, aligned((8, 5)), CallError, "a has shape (8, 5); it must be (7, 5)"),
         (0, aligned((35,)), CallError, "a has shape (35,); it must be (7, 5)"),
         (1, aligned((1, 5, 9)), CallError, "b has shape (1, 5, 9); it must be (5, 9)"),

@@ -64,6 +64,51 @@ def test_no_function_and_no_constructor_has_more_than_eight_parameters() -> None
     assert set(long) == KEYWORDS, "give them a value that holds what belongs together"
 
 
+# The one module that calls private functions of PyTorch, with what is called where there is none.
+PRIVATE_TORCH = "tirgemm/torch/private_interfaces.py"
+
+
+def is_private(names: str) -> bool:
+    return any(name.startswith("_") and not name.endswith("__") for name in names.split("."))
+
+
+def private_torch(text: str) -> list[int]:
+    """The lines that name something private of PyTorch's modules, or of what was imported from them."""
+    if "torch" not in text:
+        return []
+    tree, lines, imported = ast.parse(text), set(), {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            of_torch = [alias for alias in node.names if alias.name.split(".")[0] == "torch"]
+            imported |= {alias.asname for alias in of_torch if alias.asname}
+            lines |= {node.lineno for alias in of_torch if is_private(alias.name)}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch" and not node.level:
+            imported |= {alias.asname or alias.name for alias in node.names}
+            lines |= {node.lineno for alias in node.names if is_private(f"{node.module}.{alias.name}")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner, _, names = ast.unparse(node).partition(".")
+            if owner in imported and is_private(names):
+                lines.add(node.lineno)
+    return sorted(lines)
+
+
+def test_private_functions_of_pytorch_have_one_module() -> None:
+    example = (
+        "import torch, torch._dynamo",
+        "from torch import nn, Tensor",
+        "from torch._ops import OpOverload",
+        "from torch.autograd import forward_ad as ad",
+        "torch._C._is_tracing()",
+        "torch.__version__, nn.Module, own._parameters",
+        "ad._current_level",
+        "getattr(torch.utils._device, 'x')",
+    )
+    assert private_torch("\n".join(example)) == [1, 3, 5, 7, 8]
+    lines = {file: private_torch(text) for file, text in sources(*PRODUCT, "scripts")}
+    assert {file for file, numbers in lines.items() if numbers} == {PRIVATE_TORCH}
+
+
 def named_found(text: str) -> list[int]:
     nodes = ast.walk(ast.parse(text)) if "found" in text else ()
     return sorted(

@@ -148,6 +148,70 @@ def test_what_has_no_version_is_not_kept(packs: list[int]) -> None:
     assert packs == []
 
 
+# Steps that change parameters without counting it, as fused ones do.
+def uncounted_step(parameters: Any) -> Any:
+    class Uncounted(torch.optim.Optimizer):  # type: ignore[misc]
+        def step(self) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data.mul_(2)
+
+    return Uncounted(parameters, {}).step
+
+
+def fused_step(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=0.5, fused=True).step
+
+
+def compiled_fused_step(parameters: Any) -> Any:
+    return torch.compile(fused_step(parameters), backend="aot_eager")
+
+
+def compiled_step(parameters: Any) -> Any:
+    return torch.compile(torch.optim.SGD(parameters, lr=0.5).step, backend="aot_eager")
+
+
+@pytest.mark.parametrize("step_of", [uncounted_step, fused_step, compiled_fused_step, compiled_step])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_weight_in_training_is_packed_again_after_each_step(step_of: Any, compiled: bool) -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    step = step_of([made.weight])
+    forward = torch.compile(made, backend="aot_eager") if compiled else made
+    for _ in range(3):
+        before = made(x)
+        assert torch.allclose(before, wanted(made, x), atol=1e-4)
+        with torch.enable_grad():
+            forward(x).square().sum().backward()
+        step()
+        assert not torch.allclose(made(x), before, atol=1e-4)
+    torch.compiler.reset()
+
+
+def test_a_step_forgets_slices_of_its_memory_and_no_other_weight() -> None:
+    made, other = layer(), layer()
+    whole = torch.nn.Parameter(torch.randint(-3, 4, (5, N, K)).float())
+    made.weight = torch.nn.Parameter(whole.data[4])  # which begins at a multiple of 16 bytes
+    x = torch.randint(-3, 4, (4, K)).float()
+    for each in (made, other):
+        each(x)
+        assert each.packed_bytes == 4 * N * K
+    uncounted_step([whole])()
+    assert [each.packed_bytes for each in (made, other)] == [0, 4 * N * K]
+    assert torch.equal(made(x), wanted(made, x))
+
+
+def test_a_call_that_records_gradients_of_the_weight_forgets_what_is_packed() -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    with torch.enable_grad():
+        made(x.clone().requires_grad_()).sum().backward()
+        assert made.packed_bytes == 0
+        made.requires_grad_(False)(x)
+        assert made.packed_bytes == 4 * N * K
+        made(x.clone().requires_grad_()).sum().backward()
+        assert made.packed_bytes == 4 * N * K, "those of x alone change no weight"
+
+
 def test_gradients_autocast_and_other_dtypes_are_pytorchs() -> None:
     made, x = layer(), torch.randint(-3, 4, (4, K)).float()
     made(x)

@@ -10,11 +10,13 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from tirgemm.artifact import native
 from tirgemm.artifact.native import LoadedFunctions
 
+# A question, and one that decides where the first is answered by something true, or None.
+ModeQuestion: TypeAlias = "tuple[Callable[[], Any], Callable[[], Any] | None]"
 # Where a class of tensors has PyTorch's C functions, and what the capsule around them is called. Not one of
 # torch/private_interfaces.py: it is DLPack's (1.2), published by frameworks for others, and kernels take PyTorch's
 # tensors without tirgemm.torch. tvm_ffi adds it to versions of PyTorch that lack it.
@@ -38,7 +40,8 @@ def _library() -> ctypes.PyDLL | None:
     library.tirgemm_forget.argtypes = [ctypes.c_void_p]
     library.tirgemm_kept_call.restype = anything
     library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 5]
-    library.tirgemm_set_mode_checks.argtypes = [ctypes.POINTER(anything), ctypes.c_int, anything, anything]
+    several = ctypes.POINTER(anything)
+    library.tirgemm_set_mode_checks.argtypes = [several, several, ctypes.c_int, anything, anything]
     library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
     library.tirgemm_call_into.argtypes = [ctypes.c_void_p]
     library.tirgemm_call_new.argtypes = [ctypes.c_void_p, ctypes.c_int, *(anything,) * 4]
@@ -67,15 +70,16 @@ def call_into(functions: LoadedFunctions) -> Callable[..., bool] | None:
     return made
 
 
-def set_mode_checks(questions: Sequence[Callable[[], Any]], level: tuple[Any, str]) -> None:
+def set_mode_checks(questions: Sequence[ModeQuestion], level: tuple[Any, str]) -> None:
     """What functions of ``call_new`` ask PyTorch first: all ``questions`` must be answered by something false, and the
     attribute ``level`` (its owner and name) be below 0."""
     library = _library()
     if library is not None:
-        asked: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
-        for index, question in enumerate(questions):
-            asked[index] = question
-        library.tirgemm_set_mode_checks(asked, len(questions), *level)
+        first: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
+        second: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
+        for index, pair in enumerate(questions):
+            first[index], second[index] = pair
+        library.tirgemm_set_mode_checks(first, second, len(questions), *level)
 
 
 def call_new(

@@ -17,7 +17,7 @@ from torch.nn import functional
 from tirgemm.artifact import tensor_calls
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
-from tirgemm.torch.inference_only import refuse_gradients
+from tirgemm.torch.operator_definition import define_operator, records_gradients
 from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
@@ -28,10 +28,12 @@ from tirgemm.torch.prepared_call import (
     Unserved,
     choose,
 )
-from tirgemm.torch.private_interfaces import intercepted
+from tirgemm.torch.private_interfaces import FAKE_TENSORS, LEVEL, intercepted, transformed, watched
 from tirgemm.torch.served_calls import ServedCall, ServedCalls, served_call
 
 PLAIN = tensor_calls.plain_tensors()
+# What stands for them while a graph is traced, too.
+_TRACED = PLAIN.union(FAKE_TENSORS)
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda y: y,
@@ -67,9 +69,9 @@ def linear(
     """``act(x @ weight.T + bias)`` as ``torch.nn.functional.linear`` computes it, followed by the activation.
 
     x is (..., k), weight (n, k), bias (n,); the result is (..., n). Where no kernel serves the call, where gradients
-    are recorded, under autocast, deterministic algorithms, a dispatch mode or a transform of torch.func, and for tensor
-    subclasses, PyTorch computes it. ``invariant`` takes only kernels that give a row the same bits whatever the other
-    rows are; what PyTorch computes then, it logs once. ``dependent_launch`` takes only kernels for programmatic
+    are recorded, under autocast, deterministic algorithms, a mode or a transform of torch.func, for subclasses
+    and nested tensors, PyTorch computes it. ``invariant`` takes only kernels that give a row the same bits whatever the
+    other rows are; what PyTorch computes then, it logs once. ``dependent_launch`` takes only kernels for programmatic
     dependent launch, as ``accelerate`` brings them. Raises what PyTorch raises, InvalidRequest for an unknown
     activation.
     """
@@ -81,6 +83,11 @@ def linear(
     if _is_compiling():  # torch.export without dynamo
         return _traced(x, weight, bias, act, invariant, dependent_launch)
     return _chosen(x, weight, bias, act, invariant, dependent_launch)
+
+
+def forget_served(*tensors: Tensor | None) -> None:
+    """Forget what is known of calls with these weights and biases, so that PyTorch may swap them with others."""
+    _SERVED.forget(*tensors)
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
@@ -107,6 +114,8 @@ def linear_choice(
     """The kernel that serves a call of ``linear``, or why PyTorch computes it."""
     if type(x) not in PLAIN or type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
         return Unserved("tensor subclass")
+    if x.is_nested or weight.is_nested or (bias is not None and bias.is_nested):
+        return Unserved("nested tensor")
     if intercepted():
         return Unserved("autocast, deterministic algorithms, a mode, a transform or a tracer")
     if records_gradients(x, weight, bias):
@@ -134,11 +143,6 @@ def linear_choice(
     )
 
 
-def records_gradients(*tensors: Tensor | None) -> bool:
-    """Whether PyTorch would record this call for its backward pass."""
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-
-
 def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``call`` on all rows of x, whose dimensions before the last are kept."""
     out = call.run(x.view(-1, x.shape[-1]), weight.mT, bias=bias)
@@ -148,8 +152,9 @@ def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 def _chosen(
     x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
 ) -> Tensor:
+    result: Tensor
     if act == "none" and not invariant and intercepted():  # autocast, say: nothing is looked at twice
-        result: Tensor = functional.linear(x, weight, bias)
+        result = functional.linear(x, weight, bias)
         return result
     activation(act)
     generation = _SERVED.generation
@@ -170,8 +175,10 @@ def _chosen(
             copied = linear_choice(dense, weight, bias, act, invariant, dependent_launch)
             if isinstance(copied, PreparedCall):
                 return _flat(copied, dense, weight, bias)
+        result = reference(x, weight, bias, act)
         _tell(choice, weight)
-    elif _lasts(choice.reason, x, weight, bias):
+        return result
+    if _lasts(choice.reason, x, weight, bias):
         # Until the table changes: each call in full would cost much more.
         _SERVED.keep((x, weight, bias), how, _pytorch(x, act), generation)
     return reference(x, weight, bias, act)
@@ -214,15 +221,22 @@ def _traced(
     x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
 ) -> Tensor:
     """The call in a graph. What is not for the operator is PyTorch's own there too."""
-    if (
-        torch.is_autocast_enabled(x.device.type)
-        or torch.are_deterministic_algorithms_enabled()
-        or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad))
-        or (bias is not None and torch.is_grad_enabled() and bias.requires_grad)
-    ):
+    if not traceable(x, weight, *(() if bias is None else (bias,))):
         return reference(x, weight, bias, act)
     result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act, invariant, dependent_launch)
     return result
+
+
+def traceable(first: Tensor, *others: Tensor) -> bool:
+    """Whether an operator of ours may stand for a call with these in a graph. Dynamo traces this."""
+    if torch.is_autocast_enabled(first.device.type) or torch.are_deterministic_algorithms_enabled():
+        return False
+    if getattr(*LEVEL) >= 0 or transformed() or records_gradients(first, *others):
+        return False
+    if _is_dynamo_compiling() and watched():  # torch.export without dynamo has modes of its own
+        return False
+    # Not type(tensor), of which dynamo makes a guard that it cannot check for a parameter made within the graph.
+    return all(not tensor.is_nested and tensor.__class__ in _TRACED for tensor in (first, *others))
 
 
 def _run(
@@ -237,7 +251,7 @@ def _run(
         return linear(x, weight, bias, act, invariant, dependent_launch).contiguous()
 
 
-def _describe(
+def _by_pytorch(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -245,18 +259,17 @@ def _describe(
     invariant: bool = False,
     dependent_launch: bool = False,
 ) -> Tensor:
-    """The shape of the result, for tracing. Raises what PyTorch raises."""
+    """The same by PyTorch, whose shape counts while a graph is traced, and which is differentiated. Raises what PyTorch
+    raises."""
     del invariant, dependent_launch
     return reference(x, weight, bias, act).contiguous()
 
 
-_operator = torch.library.custom_op(
-    "tirgemm::linear",
-    _run,
-    mutates_args=(),
+define_operator(
     # Graphs of versions that had neither ``invariant`` nor ``dependent_launch`` are run as before.
-    schema="(Tensor x, Tensor weight, Tensor? bias, str act, bool invariant=False, bool dependent_launch=False) "
+    "linear(Tensor x, Tensor weight, Tensor? bias, str act, bool invariant=False, bool dependent_launch=False) "
     "-> Tensor",
+    _run,
+    _by_pytorch,
+    _by_pytorch,
 )
-_operator.register_fake(_describe)
-refuse_gradients(_operator, "tirgemm::linear", "call tirgemm.torch.linear, which lets PyTorch compute then")

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from tirgemm.torch.linear_call import activation, linear
+from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.packed_weight import PackedWeight
 
 _OWN = ("_act", "_packed", "_invariant", "_dependent_launch")
+_is_scripting = torch.jit.is_scripting
 
 
 class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorch is not installed
@@ -22,6 +24,11 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     through ``weight.data`` or a NumPy array of the same memory, is not seen: call ``repack`` then. ``invariant`` is as
     that of ``linear``.
     """
+
+    # For TorchScript.
+    __constants__ = ["in_features", "out_features", "_act"]
+    __jit_ignored_attributes__ = ["_packed", "_invariant", "_dependent_launch"]
+    __jit_unused_properties__ = ["act", "invariant", "dependent_launch", "packed_bytes"]
 
     _act: str = "none"
     _packed: PackedWeight | None = None
@@ -88,6 +95,8 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
 
     def forward(self, input: Tensor) -> Tensor:
         """``act(input @ weight.T + bias)``: (..., in_features) to (..., out_features)."""
+        if _is_scripting():  # TorchScript reads no further
+            return _scripted(input, self.weight, self.bias, self._act)
         # Another thread may undo ``accelerate`` meanwhile: then these are gone.
         packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
         invariant, dependent = getattr(self, "_invariant", False), getattr(self, "_dependent_launch", False)
@@ -104,6 +113,30 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         act = f", act={self._act}" if self._act != "none" else ""
         asked = {"invariant": self._invariant, "dependent_launch": self._dependent_launch}
         return f"{super().extra_repr()}{act}{''.join(f', {name}=True' for name, is_asked in asked.items() if is_asked)}"
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Linear:
+        """As that of a module, by which it is moved and cast; PyTorch may swap parameters then, and when it loads."""
+        forget_served(*self._parameters.values())
+        applied: Linear = super()._apply(fn, recurse)
+        return applied
+
+    def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
+        forget_served(*self._parameters.values())
+        super()._load_from_state_dict(*given, **more)
+
+
+def _scripted(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """``linear`` by PyTorch, in TorchScript."""
+    y = functional.linear(x, weight, bias)
+    if act == "relu":
+        y = functional.relu(y)
+    elif act == "gelu":
+        y = functional.gelu(y)
+    elif act == "gelu_tanh":
+        y = functional.gelu(y, approximate="tanh")
+    elif act == "silu":
+        y = functional.silu(y)
+    return y
 
 
 def convert_to_kernel_linear(
@@ -123,6 +156,7 @@ def restore_linear(module: nn.Linear) -> None:
     module.__class__ = _restored(type(module))
     for name in _OWN:
         module.__dict__.pop(name, None)
+    forget_served(*module._parameters.values())
 
 
 def _restored(cls: type) -> type:

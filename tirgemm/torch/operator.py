@@ -17,8 +17,8 @@ from tirgemm import expr
 from tirgemm.errors import CallError, CallTypeError
 from tirgemm.expr import Dim
 from tirgemm.gemm import Gemm, Operand, Range
-from tirgemm.torch.inference_only import refuse_gradients
 from tirgemm.torch.kernel_table import TABLE, table_of
+from tirgemm.torch.operator_definition import define_operator
 from tirgemm.torch.problems import DTYPES
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
         alpha: float = 1.0,
         beta: float = 1.0,
     ) -> Tensor:
-        return _gemm(a, b, c, bias, name, alpha, beta)
+        result: Tensor = torch.ops.tirgemm.gemm(a, b, c, bias, name, alpha, beta)
+        return result
 
     gemm.__doc__ = f"{kernel.gemm}"
     return gemm
@@ -133,12 +134,17 @@ def _at(dims: tuple[Dim, ...], rows: int) -> tuple[int, ...]:
     return tuple(expr.evaluate(dim, rows) for dim in dims)
 
 
-_gemm = torch.library.custom_op(
-    NAME,
+def _refuse(*_: object) -> Tensor:
+    raise CallError(
+        f"{NAME} is for inference and has no gradient, but an input requires grad or has a tangent; call it under "
+        "torch.no_grad() or torch.inference_mode(), or detach the input"
+    )
+
+
+define_operator(
+    "gemm(Tensor a, Tensor b, Tensor? c, Tensor? bias, str kernel, float alpha, float beta) -> Tensor",
     _run,
-    mutates_args=(),
-    schema="(Tensor a, Tensor b, Tensor? c, Tensor? bias, str kernel, float alpha, float beta) -> Tensor",
+    _describe,
+    _refuse,
     tags=(torch.Tag.needs_fixed_stride_order,),
 )
-_gemm.register_fake(_describe)
-refuse_gradients(_gemm, NAME, "call it under torch.no_grad() or torch.inference_mode(), or detach the input")

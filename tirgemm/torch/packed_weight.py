@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tirgemm.artifact import Kernel
 from tirgemm.torch import linear_call
+from tirgemm.torch.operator_definition import records_gradients
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall
 
 # Where packed bytes begin: a line of the cache.
@@ -40,14 +45,18 @@ class PackedWeight:
     """The packed copies of one layer's weight, one a kernel, of a kernel set one a member that ran. Safe from several
     threads.
 
-    A weight is packed again when it is another tensor, in other memory, or its version counter has changed. A tensor
-    made in inference mode has no counter and is not kept. The memory of a weight that was moved is freed at the next
-    call.
+    A weight is packed again when it is another tensor, in other memory, or its version counter has changed; after a
+    call that records its gradients, and after a step of an optimizer that has its memory: fused optimizers do not
+    count. A tensor made in inference mode has no counter and is not kept. The memory of a weight that was moved is
+    freed at the next call.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._packed: dict[tuple[str, int], _Packed] = {}
+        _watch_optimizers()
+        with _all_lock:
+            _all.add(self)
 
     def __reduce__(self) -> tuple[type[PackedWeight], tuple[()]]:
         """What is copied and pickled: nothing, as the weight is packed anew."""
@@ -63,12 +72,20 @@ class PackedWeight:
         with self._lock:
             self._packed.clear()
 
+    @property
+    def memories(self) -> list[Tensor]:
+        """The weights that are packed, as memory."""
+        with self._lock:
+            return [packed.memory for packed in self._packed.values()]
+
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
     ) -> Tensor:
         """As ``tirgemm.torch.linear``, with the packed weight where the kernel takes one."""
         choice = linear_call.linear_choice(x, weight, bias, act, invariant, dependent_launch)
         if not isinstance(choice, PreparedCall) or choice.kernel.device.kind != "cpu":
+            if self._packed and records_gradients(weight):
+                self.forget()
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         if weight.is_inference() or choice.columns_a or not choice.columns_b:
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
@@ -107,3 +124,40 @@ class PackedWeight:
                 del self._packed[each]
             self._packed[key] = packed
         return packed
+
+
+_all: weakref.WeakSet[PackedWeight] = weakref.WeakSet()
+_all_lock = threading.Lock()
+
+
+@cache
+def _watch_optimizers() -> None:
+    """Have optimizers forget what they change, from the first packed weight on."""
+    register_optimizer_step_post_hook(_forget_changed)
+
+
+def _forget_changed(optimizer: Optimizer, args: Any, more: Any) -> None:
+    """Forget the packed weights whose memory an optimizer has. Dynamo traces this with a compiled step."""
+    del args, more
+    # Of other compiled steps PyTorch counts the changes; a fused one's is not traced.
+    if not torch.compiler.is_dynamo_compiling() or any(group.get("fused") for group in optimizer.param_groups):
+        _forget_memory_of(optimizer)
+
+
+def _forget_memory_of(optimizer: Optimizer) -> None:
+    with _all_lock:
+        packed = {each: addresses for each in _all if (addresses := set(map(_address, each.memories)))}
+    if packed:
+        changed = {_address(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+        for each, addresses in packed.items():
+            if addresses & changed or None in changed:
+                each.forget()
+
+
+def _address(tensor: Tensor) -> int | None:
+    """Where the memory begins in which a tensor lies: a weight may be a slice of what an optimizer has. None where
+    PyTorch does not say."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, ValueError):
+        return None

@@ -8,11 +8,22 @@ of PyTorch. They were tried with PyTorch 2.13 on CPUs and 2.11 on an H200. ``__d
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
+
+from tirgemm.artifact.tensor_calls import ModeQuestion
+
+
+def _class(module: str, name: str) -> tuple[type, ...]:
+    """The class, or none, as ``isinstance`` takes them."""
+    try:
+        return (getattr(import_module(module), name),)
+    except (ImportError, AttributeError):
+        return ()
 
 
 def _function(owner: Any, name: str, absent: Callable[[], Any]) -> Callable[[], Any]:
@@ -22,9 +33,10 @@ def _function(owner: Any, name: str, absent: Callable[[], Any]) -> Callable[[], 
 
 # How many TorchDispatchModes are active in this thread: a fake mode, a FLOP counter. There is no public way to ask.
 dispatch_modes = _function(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-# The innermost transform of torch.func (vmap, grad, functionalize), or None. There is no public way to ask.
-_functorch = getattr(torch._C, "_functorch", None)
-transform = _function(_functorch, "peek_interpreter_stack", lambda: None)
+# The innermost transform of torch.func (vmap, grad, functionalize), or None, and the class of transforms: dynamo, which
+# traces the question, knows nothing else of the answer. There is no public way to ask.
+_innermost = _function(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+_TRANSFORM = _class("torch._C._functorch", "CInterpreter")
 # Whether autocast is on for any device; the public torch.is_autocast_enabled takes a device type, and three times as
 # long.
 any_autocast = _function(
@@ -36,6 +48,22 @@ deterministic = _function(torch._C, "_get_deterministic_algorithms", torch.are_d
 
 # As torch.jit.is_tracing, without a call in Python.
 tracing = _function(torch._C, "_is_tracing", torch.jit.is_tracing)
+# How many TorchFunctionModes are active in this thread, and which they are; make_fx with pre_dispatch has one, too.
+# There is no public way to ask.
+function_modes = _function(torch._C, "_len_torch_function_stack", lambda: 0)
+_function_mode: Callable[[int], Any] = getattr(torch._C, "_get_function_stack_at", lambda _index: None)
+# What torch.set_default_device and ``with torch.device(...)`` are, which look at nothing but where tensors are made.
+_DEVICE_MODE = _class("torch.utils._device", "DeviceContext")
+
+
+def transformed() -> bool:
+    """Whether the call is within a transform of torch.func."""
+    return isinstance(_innermost(), _TRANSFORM)
+
+
+def watched() -> bool:
+    """Whether a TorchFunctionMode wants to see what is called."""
+    return any(not isinstance(_function_mode(index), _DEVICE_MODE) for index in range(function_modes()))
 
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]"
@@ -63,12 +91,34 @@ LEVEL: tuple[Any, str] = (
     "_current_level",
 )
 
-QUESTIONS = deterministic, tracing, dispatch_modes, any_autocast
+# What stands for a plain tensor, or a parameter, while torch.export traces without dynamo.
+FAKE_TENSORS: tuple[type, ...] = _class("torch._subclasses.fake_tensor", "FakeTensor")
+
+
+def redispatch_below_autograd(operator: Any, keys: Any, *args: Any, **more: Any) -> Any:
+    """What a kernel of autograd does that has nothing to record: call ``operator`` as the dispatcher would after it."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **more)
+
+
+# As torch.compiler.disable, without importing dynamo before the first call.
+untraced: Callable[[Callable[..., Any]], Callable[..., Any]] = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+
+QUESTIONS: tuple[ModeQuestion, ...] = (
+    (deterministic, None),
+    (tracing, None),
+    (dispatch_modes, None),
+    (any_autocast, None),
+    (function_modes, watched),
+)
 """Checks that hold where more is asked for than the result of a call: deterministic algorithms, a tracer or a mode that
-wants to see it, autocast that casts its operands. A transform of torch.func has tensors without memory."""
+wants to see it, autocast that casts its operands. Where there is a second one, the first is only quick. A transform of
+torch.func has tensors without memory."""
 
 
 def intercepted() -> bool:
     """Whether something asks for more than the result of a call: one of ``QUESTIONS``, forward-mode differentiation, a
     transform."""
-    return any(question() for question in QUESTIONS) or getattr(*LEVEL) >= 0 or transform() is not None
+    if any(first() and (second is None or second()) for first, second in QUESTIONS):
+        return True
+    return getattr(*LEVEL) >= 0 or transformed()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tirgemm.torch.inference_only import refuse_gradients
-from tirgemm.torch.linear_call import PLAIN, records_gradients
+from tirgemm.torch.linear_call import PLAIN, traceable
+from tirgemm.torch.operator_definition import define_operator, records_gradients
 from tirgemm.torch.prepared_call import REFUSED, CallChoice, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
 
@@ -18,9 +18,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     what ``linear`` leaves to PyTorch, PyTorch computes. Raises what PyTorch raises.
     """
     if torch.compiler.is_compiling():
-        if torch.is_autocast_enabled(a.device.type) or torch.are_deterministic_algorithms_enabled():
-            return torch.matmul(a, b)
-        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        if not traceable(a, b):
             return torch.matmul(a, b)
         result: Tensor = torch.ops.tirgemm.matmul(a, b)
         return result
@@ -40,6 +38,8 @@ def matmul_choice(a: Tensor, b: Tensor) -> CallChoice:
     """The kernel that serves a call of ``matmul``, or why PyTorch computes it."""
     if type(a) not in PLAIN or type(b) not in PLAIN:
         return Unserved("tensor subclass")
+    if a.is_nested or b.is_nested:
+        return Unserved("nested tensor")
     if intercepted():
         return Unserved("autocast, deterministic algorithms, a mode, a transform or a tracer")
     if records_gradients(a, b):
@@ -61,10 +61,9 @@ def _run(a: Tensor, b: Tensor) -> Tensor:
         return matmul(a, b).contiguous()
 
 
-def _describe(a: Tensor, b: Tensor) -> Tensor:
+def _by_pytorch(a: Tensor, b: Tensor) -> Tensor:
+    """The same by PyTorch, whose shape counts while a graph is traced, and which is differentiated."""
     return torch.matmul(a, b).contiguous()
 
 
-_operator = torch.library.custom_op("tirgemm::matmul", _run, mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor")
-_operator.register_fake(_describe)
-refuse_gradients(_operator, "tirgemm::matmul", "call tirgemm.torch.matmul, which lets PyTorch compute then")
+define_operator("matmul(Tensor a, Tensor b) -> Tensor", _run, _by_pytorch, _by_pytorch)

@@ -27,8 +27,11 @@ class ServedCalls:
     identity, and by the shape of x and whether it is dense. Layers of one kind share them. Entries go with their weight
     and their bias, before another tensor can have the address. What else a call must be, the launcher checks; only
     dynamo must not be tracing, and that the ``data`` of a weight was set to a lazily negated view, which takes a
-    private function of PyTorch, nobody sees.
+    private function of PyTorch, nobody sees. All is forgotten where there would be more than ``LIMIT`` kinds: weights
+    may be slices of ever another length.
     """
+
+    LIMIT = 4096
 
     def __init__(self) -> None:
         self.generation = 0
@@ -44,9 +47,21 @@ class ServedCalls:
         """Forget all."""
         with self._lock:
             self.generation += 1
-            tensor_calls.forget_all()
-            self._kinds.clear()
-            self._alive.clear()
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        tensor_calls.forget_all()
+        self._kinds.clear()
+        self._alive.clear()
+
+    def forget(self, *tensors: Tensor | None) -> None:
+        """Forget what was kept of these weights and biases, and refer to them no more: PyTorch swaps a parameter with
+        another only where nobody has a weak reference to it."""
+        with self._lock:
+            for tensor in tensors:
+                if tensor is not None:
+                    self._alive.pop(id(tensor), None)
+                    tensor_calls.forget(id(tensor))
 
     def keep(
         self,
@@ -61,6 +76,8 @@ class ServedCalls:
         with self._lock:
             if generation != self.generation:
                 return
+            if kind not in self._kinds and len(self._kinds) >= self.LIMIT:
+                self._forget_all()
             for tensor in (weight, bias):
                 if tensor is not None and id(tensor) not in self._alive:
                     self._alive[id(tensor)] = weakref.ref(tensor, self._gone(id(tensor)))

@@ -25,6 +25,17 @@ std::string DeviceName(DLDevice device) {
   return "a device of DLPack type " + std::to_string(static_cast<int>(device.device_type));
 }
 
+// DLPack's dtype as NumPy would name it. tvm_ffi has no name for a complex one, and throws.
+std::string DtypeName(DLDataType dtype) {
+  const std::string size = std::to_string(dtype.bits) + (dtype.lanes == 1 ? "" : "x" + std::to_string(dtype.lanes));
+  if (dtype.code == kDLComplex) return "complex" + size;
+  try {
+    return std::string(tvm::ffi::DLDataTypeToString(dtype));
+  } catch (const std::exception&) {
+    return "of DLPack code " + std::to_string(dtype.code) + " and " + size + " bits";
+  }
+}
+
 bool OnDevice(const Plan& plan, DLDevice device) {
   if (plan.cuda) return device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;
   return device.device_type == kDLCPU || device.device_type == kDLCUDAHost;
@@ -67,8 +78,7 @@ inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTe
     TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << ", but " << plan.tensors[0].name << " is on " << DeviceName(device);
   }
   if (tensor.dtype.code != spec.dtype.code || tensor.dtype.bits != spec.dtype.bits || tensor.dtype.lanes != 1) {
-    TIRGEMM_FAIL(kCallType) << spec.name << " has dtype " << std::string(tvm::ffi::DLDataTypeToString(tensor.dtype)) << "; it must be "
-                            << std::string(tvm::ffi::DLDataTypeToString(spec.dtype)) << " (" << spec.dtype_name << ")";
+    TIRGEMM_FAIL(kCallType) << spec.name << " has dtype " << DtypeName(tensor.dtype) << "; it must be " << DtypeName(spec.dtype) << " (" << spec.dtype_name << ")";
   }
   int64_t shape[kMaxRank], strides[kMaxRank], found[kMaxRank] = {0};
   bool same = tensor.ndim == spec.ndim;

@@ -22,27 +22,30 @@ void UsePackageErrorKinds();
 
 }  // namespace tirgemm
 
-// TIRGEMM_FAIL(kCall) << "a: shape ..." throws at the end of the statement.
-#define TIRGEMM_FAIL(fault) ::tirgemm::Failure(::tirgemm::Fault::fault)
+// TIRGEMM_FAIL(kCall) << "a: shape ..." throws at the end of the statement. The message is whole by then: what throws
+// while it is written ends the statement with its own error.
+#define TIRGEMM_FAIL(fault) ::tirgemm::Failure{::tirgemm::Fault::fault} &= ::tirgemm::Message()
 
 namespace tirgemm {
 
-class Failure {
+class Message {
  public:
-  explicit Failure(Fault fault) : fault_(fault) {}
-  Failure(const Failure&) = delete;
-  Failure& operator=(const Failure&) = delete;
-  [[noreturn]] ~Failure() noexcept(false) { Throw(fault_, text_.str()); }
-
   template <typename T>
-  Failure& operator<<(const T& value) {
+  Message& operator<<(const T& value) {
     text_ << value;
     return *this;
   }
+  std::string Text() const { return text_.str(); }
 
  private:
-  Fault fault_;
   std::ostringstream text_;
+};
+
+struct Failure {
+  Fault fault;
+
+  // Binds less tightly than <<, and its right side is evaluated first.
+  [[noreturn]] void operator&=(const Message& message) const { Throw(fault, message.Text()); }
 };
 
 }  // namespace tirgemm

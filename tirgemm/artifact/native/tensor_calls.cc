@@ -1,6 +1,5 @@
 // Calls on PyTorch's tensors as Python gives them, taken apart by PyTorch's own DLPack exchange functions: what a call
 // costs on the host is the launch. Python's functions of each kernel are made here, and hold it.
-#include <dlpack/dlpack.h>
 #include <tvm/ffi/function.h>
 
 #include <cstring>
@@ -10,23 +9,12 @@
 
 #include "kernel_set.h"
 #include "python_api.h"
+#include "tensor_checks.h"
 
 namespace tirgemm {
 namespace {
 
 using tvm::ffi::AnyView;
-
-constexpr int kMaxQuestions = 8;
-
-// Python's objects that are asked, set once.
-struct TensorLibrary {
-  const DLPackExchangeAPI* dlpack = nullptr;
-  py::Object *tensor = nullptr, *parameter = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
-  // What must be answered by something false, and an attribute that must be below 0, or PyTorch wants more than a result.
-  py::Object* questions[kMaxQuestions] = {};
-  int count = 0;
-  py::Object *owner = nullptr, *level = nullptr;
-} torch;
 
 constexpr char kName[] = "tirgemm.tensor_call";
 
@@ -45,82 +33,6 @@ struct TensorCall {
     delete self;
   }
 };
-
-// Whether an answer, which is taken, is true; an error is.
-bool Affirmed(const py::Api& api, py::Object* answer) {
-  if (!answer) {
-    api.ErrClear();
-    return true;
-  }
-  const bool out = answer != api.no && answer != api.none && api.IsTrue(answer) != 0;
-  api.DecRef(answer);
-  return out;
-}
-
-// Whether it is of PyTorch's own classes: a subclass may mean something else by a product.
-bool Plain(const py::Api& api, py::Object* object) {
-  py::Object* type = api.Type(object);
-  api.DecRef(type);
-  return type == torch.tensor || type == torch.parameter;
-}
-
-bool Negated(const py::Api& api, py::Object* tensor) { return Affirmed(api, api.Vectorcall(torch.is_neg, &tensor, 1, nullptr)); }
-
-// Tensors that were asked and are not negated, each as long as it lives and has its memory: asking lets
-// go of Python's lock and takes it again, which costs as much as a launch's arguments. Read and written with that lock held.
-class AskedTensors {
- public:
-  bool Negated(const py::Api& api, py::Object* tensor, const void* memory) {
-    Entry& entry = entries_[(reinterpret_cast<size_t>(tensor) >> 4) % kEntries];
-    if (entry.memory == memory && entry.reference && Refers(api, entry.reference, tensor)) return false;
-    if (tirgemm::Negated(api, tensor)) return true;
-    py::Object* reference = api.WeakrefNew(tensor, nullptr);
-    if (!reference) api.ErrClear();
-    py::Object* before = entry.reference;
-    entry = {reference, memory};
-    if (before) api.DecRef(before);
-    return false;
-  }
-
- private:
-  static constexpr size_t kEntries = 509;
-  struct Entry {
-    py::Object* reference = nullptr;  // a weak one
-    const void* memory = nullptr;
-  };
-
-  static bool Refers(const py::Api& api, py::Object* reference, py::Object* tensor) {
-    if (!api.WeakrefGetRef) return api.WeakrefGetObject(reference) == tensor;
-    py::Object* now = nullptr;
-    if (api.WeakrefGetRef(reference, &now) < 0) api.ErrClear();
-    if (now) api.DecRef(now);
-    return now == tensor;
-  }
-
-  Entry entries_[kEntries];
-} asked;
-
-bool Differentiated(const py::Api& api, py::Object* const* tensors, int count) {
-  if (!Affirmed(api, api.CallNoArgs(torch.records))) return false;
-  for (int i = 0; i < count; ++i) {
-    if (Affirmed(api, api.GetAttr(tensors[i], torch.requires_grad))) return true;
-  }
-  return false;
-}
-
-// Whether something asks for more than the result of a call: autocast, a mode, a tracer. Nobody knows before the
-// questions are set.
-bool Intercepted(const py::Api& api) {
-  if (!torch.owner) return true;
-  for (int i = 0; i < torch.count; ++i) {
-    if (Affirmed(api, api.CallNoArgs(torch.questions[i]))) return true;
-  }
-  py::Object* level = api.GetAttr(torch.owner, torch.level);
-  const long number = level ? api.AsLong(level) : 0;
-  if (level) api.DecRef(level);
-  if (!level || number == -1) api.ErrClear();
-  return number >= 0;
-}
 
 // The stream and the allocator of PyTorch for kernels on a device.
 bool QueueOf(DLDevice device, Queue* out) {
@@ -333,11 +245,13 @@ TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::
   tirgemm::torch.requires_grad = requires_grad;
 }
 
-TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* questions, int count, tirgemm::py::Object* owner, tirgemm::py::Object* level) {
+TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* questions, tirgemm::py::Object* const* second, int count,
+                                            tirgemm::py::Object* owner, tirgemm::py::Object* level) {
   const tirgemm::py::Api& api = tirgemm::py::api();
   for (int i = 0; i < count && i < tirgemm::kMaxQuestions; ++i) {
-    api.IncRef(questions[i]);
+    for (tirgemm::py::Object* object : {questions[i], second[i]}) api.IncRef(object);
     tirgemm::torch.questions[i] = questions[i];
+    tirgemm::torch.second[i] = second[i];
     tirgemm::torch.count = i + 1;
   }
   for (tirgemm::py::Object* object : {owner, level}) api.IncRef(object);
@@ -378,6 +292,7 @@ TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirg
 
 // Forgets a weight or a bias by its address, before another object can have it.
 TIRGEMM_EXPORT void tirgemm_forget(const void* tensor) {
+  tirgemm::asked.Forget(tensor);
   for (auto entry = tirgemm::layers.begin(); entry != tirgemm::layers.end();) {
     const bool its = entry->first.weight == tensor || entry->first.bias == tensor;
     entry = its ? tirgemm::layers.erase(entry) : std::next(entry);
