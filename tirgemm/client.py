@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from tirgemm import artifact
 from tirgemm._client.api_key import key_header
 from tirgemm._client.arguments import (
-    Document,
     SearchWish,
     Trusted,
     Wait,
@@ -19,7 +18,6 @@ from tirgemm._client.arguments import (
     as_trust,
     deadline_of,
     device_name,
-    documents,
     listing_filters,
     request_body,
 )
@@ -31,6 +29,7 @@ from tirgemm._client.locked_artifacts import LockedArtifacts
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_batches import ServiceBatches
+from tirgemm._client.service_documents import KERNEL, Document, documents
 from tirgemm._client.service_jobs import ServiceJobs
 from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
@@ -264,14 +263,14 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         while after is not None and len(listing) < limit:
             params = wanted | {"limit": min(limit - len(listing), 100), "after": after}
             page = self._session.request("GET", "/v1/kernels", params=params).body
-            kernels = documents(page, "kernels", self.url)
+            kernels = documents(page, "kernels", self.url, KERNEL)
             listing += kernels
             after = page.get("next") if kernels else None
         return listing[:limit]
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
-        return self._session.request("GET", f"/v1/kernels/{kernel_id}").body
+        return self._session.document("GET", f"/v1/kernels/{kernel_id}", KERNEL)
 
     def delete(self, kernel_id: str) -> None:
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
@@ -279,8 +278,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def pin(self, kernel_id: str, *, pinned: bool = True) -> Document:
         """Pin a kernel, so that it is the answer whatever is tuned later, or unpin it; the kernel document."""
-        method = "PUT" if pinned else "DELETE"
-        return self._session.request(method, f"/v1/kernels/{kernel_id}/pin").body
+        return self._session.document("PUT" if pinned else "DELETE", f"/v1/kernels/{kernel_id}/pin", KERNEL)
 
     def submit(
         self,
@@ -316,7 +314,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         return self._keys()
 
     def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
-        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url)
+        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url, {})
         return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
 
     def _revocations(self, before: bytes | None, *, quick: bool = False) -> bytes:

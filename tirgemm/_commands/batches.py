@@ -132,5 +132,6 @@ def _states(batch: dict[str, Any]) -> str:
 def _words(batch: dict[str, Any]) -> str:
     """How far a batch is, in a sentence."""
     gain = batch["gain"]
-    mean = f"; tuned kernels are {gain['geomean']:.3f} times as fast as the defaults" if gain["kernels"] else ""
+    known = gain["kernels"] and gain["geomean"] is not None
+    mean = f"; tuned kernels are {gain['geomean']:.3f} times as fast as the defaults" if known else ""
     return f"batch {batch['id']} is {batch['status']}: {_states(batch)}{mean}"

@@ -119,7 +119,7 @@ def prioritise(
     """Give a queued job another place in the queue. Write `--` before a negative PRIORITY."""
     with client_of(url) as client:
         job = client.prioritise(job_id, priority)
-    console.emit(as_json, job, lambda: console.out.print(f"{_ending(job)}, of priority {job['priority']}"))
+    console.emit(as_json, job, lambda: console.out.print(f"{_ending(job)}, of priority {job.get('priority')}"))
 
 
 def client_of(url: str) -> Client:
@@ -138,6 +138,8 @@ def _ending(job: dict[str, Any]) -> str:
     kernel = job.get("kernel")
     if kernel is None:
         return f"{what} is {job['status']}"
+    if isinstance(kernel, str):
+        return f"{what} is {job['status']}: kernel {kernel}"
     timing = Timings.from_json(kernel["timings"]).of(job["regime"])
     time = f", {timing.median_us:.2f} us a call" if timing else ""
     return f"{what} is {job['status']}: kernel {kernel['id']}{time}"
