@@ -27,6 +27,7 @@ from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm._client.locked_artifacts import LockedArtifacts
 from tirgemm._client.requested_kernel import RequestedKernel
+from tirgemm._client.resource_path import is_id, path_of
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_batches import ServiceBatches
 from tirgemm._client.service_documents import KERNEL, Document, documents
@@ -72,8 +73,9 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
     ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds, but for a
     kernel that is in the cache: that is served at once, and the log of ``tirgemm.client`` told its age. ``offline``
     asks the service nothing and serves from the cache alone. ``key`` is the API key (default: TIRGEMM_KEY); over plain
-    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise ServiceError (with the problem
-    document), ServiceUnreachable and, offline, NotCached, and may be called from several threads.
+    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise InvalidRequest (also for what is
+    no id), ServiceError (with the problem document), ServiceUnreachable and, offline, NotCached, and may be called from
+    several threads.
     """
 
     def __init__(
@@ -270,15 +272,15 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
-        return self._session.document("GET", f"/v1/kernels/{kernel_id}", KERNEL)
+        return self._session.document("GET", path_of("kernels", kernel_id), KERNEL)
 
     def delete(self, kernel_id: str) -> None:
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
-        self._session.request("DELETE", f"/v1/kernels/{kernel_id}")
+        self._session.request("DELETE", path_of("kernels", kernel_id))
 
     def pin(self, kernel_id: str, *, pinned: bool = True) -> Document:
         """Pin a kernel, so that it is the answer whatever is tuned later, or unpin it; the kernel document."""
-        return self._session.document("PUT" if pinned else "DELETE", f"/v1/kernels/{kernel_id}/pin", KERNEL)
+        return self._session.document("PUT" if pinned else "DELETE", path_of("kernels", kernel_id, "/pin"), KERNEL)
 
     def submit(
         self,
@@ -354,7 +356,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         if answer.status != 202:
             return Submitted(kernel=answer.body)
         job = answer.body.get("job")
-        if not isinstance(job, dict) or not job.get("id"):
+        if not isinstance(job, dict) or not is_id(job.get("id")):
             raise ServiceError(f"{self.url} accepted the request but named no job: {answer.body!r:.200}")
         return Submitted(job=job, fallback=answer.body.get("fallback"))
 
@@ -390,4 +392,8 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def _kernel(self, kernel: Document | str) -> Document:
         """A kernel document that came whole, or by its id."""
-        return kernel if isinstance(kernel, dict) else self.kernel_document(kernel)
+        if isinstance(kernel, dict):
+            return kernel
+        if not is_id(kernel):
+            raise ServiceError(f"{self.url} named the kernel {kernel!r:.80}, which is no id; is it a tirgemm service?")
+        return self.kernel_document(kernel)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tirgemm._client.arguments import SearchWish, as_gemm, device_name
 from tirgemm._client.http import ServiceConnection
+from tirgemm._client.resource_path import path_of
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_documents import BATCH, BATCH_SUMMARY, Document, checked, documents
 from tirgemm._client.watch import watch
@@ -15,7 +16,8 @@ from tirgemm.gemm import Gemm, regime_named
 
 
 class ServiceBatches:
-    """What ``Client`` does with batches. Methods raise ServiceError and ServiceUnreachable."""
+    """What ``Client`` does with batches. Methods raise InvalidRequest for what is no id, ServiceError and
+    ServiceUnreachable."""
 
     _session: ServiceConnection
     _server: ServerTrust
@@ -48,7 +50,7 @@ class ServiceBatches:
 
     def batch(self, batch_id: str) -> Document:
         """The batch document."""
-        return self._session.document("GET", f"/v1/batches/{batch_id}", BATCH)
+        return self._session.document("GET", path_of("batches", batch_id), BATCH)
 
     def batches(self, limit: int = 20) -> list[Document]:
         """The newest batches of the service without their items, at most ``limit`` (up to 100)."""
@@ -57,9 +59,9 @@ class ServiceBatches:
 
     def cancel_batch(self, batch_id: str) -> Document:
         """Cancel the jobs that a batch made; the batch document."""
-        return self._session.document("DELETE", f"/v1/batches/{batch_id}", BATCH)
+        return self._session.document("DELETE", path_of("batches", batch_id), BATCH)
 
     def batch_progress(self, batch_id: str) -> Iterator[Document]:
         """The batch without its items, now and whenever one of its problems changes its state, to its end."""
         for received in watch(self._session, batch_id, of="batches"):
-            yield checked(received.data, BATCH_SUMMARY, f"{self._session.url}/v1/batches/{batch_id}/events")
+            yield checked(received.data, BATCH_SUMMARY, f"{self._session.url}{path_of('batches', batch_id, '/events')}")
