@@ -138,6 +138,20 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(
     assert (code, json.loads(out)["error"]["code"]) == (130, "interrupted")
 
 
+def test_a_job_whose_kernel_was_deleted_fails_the_watching(service: Service, engine: ScriptedEngine, run: Run) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    job_id = queued(service, SHAPE)
+    with service.worker():
+        assert run("jobs", "watch", job_id, "--url", service.url)[0] == 0
+    job = service.queue.job(job_id)
+    assert job is not None
+    service.store.delete_kernel(str(job.kernel_id))
+    code, out, _ = run("jobs", "watch", job_id, "--url", service.url)
+    words = f"job {job_id} for {SHAPE} is done, but its kernel was deleted; ask again"
+    assert (code, " ".join(out.split())) == (1, words)
+
+
 def test_the_address_of_another_thing_is_no_id_of_a_job_or_batch(service: Service, run: Run) -> None:
     kernel_id, job_id = stored(service), queued(service)
     for command in (
