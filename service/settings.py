@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.log_lines import LogFormat
-from tirgemm.service.validation_words import refusal
+from tirgemm.service.validation_words import TextForm, refusal
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     """How often a job that failed or was cancelled may be put back into the queue."""
     log_format: LogFormat = "text"
     """Whether stderr has what is logged as lines of text or of JSON."""
-    traces_endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    traces_endpoint: Annotated[str, TextForm(r"^(https?://\S+)?$", "a URL such as http://127.0.0.1:4318")] = ""
     """Base URL of the collector that takes OpenTelemetry traces over OTLP, HTTP; empty: none are made."""
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""

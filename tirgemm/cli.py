@@ -121,6 +121,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
+    from tirgemm._client.service_documents import KERNEL, checked
     from tirgemm._terminal.locked_options import refuse_search_options
     from tirgemm.artifact import read
     from tirgemm.config import Config
@@ -175,6 +176,7 @@ def get(
             raise Interrupted(words) from error
         with told_as_options():
             data = client.package(document, problem, device=target, regime=regime, verify=not unverified, on_event=view)
+        checked(document, KERNEL, url)
         fault = read(data, client.trust).manifest.certificate_fault
     path = out or Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm")
     path.write_bytes(data)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from tirgemm import artifact
 from tirgemm._client.api_key import key_header
 from tirgemm._client.arguments import (
-    Document,
     SearchWish,
     Trusted,
     Wait,
@@ -19,7 +18,6 @@ from tirgemm._client.arguments import (
     as_trust,
     deadline_of,
     device_name,
-    documents,
     listing_filters,
     request_body,
 )
@@ -29,8 +27,10 @@ from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm._client.locked_artifacts import LockedArtifacts
 from tirgemm._client.requested_kernel import RequestedKernel
+from tirgemm._client.resource_path import is_id, path_of
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_batches import ServiceBatches
+from tirgemm._client.service_documents import KERNEL, Document, documents
 from tirgemm._client.service_jobs import ServiceJobs
 from tirgemm._client.watch import kernel_of, watch
 from tirgemm._terminal.progress_view import both, python_view
@@ -73,8 +73,9 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
     ``timeout`` bounds every read in seconds; a service that is away is retried for ``patience`` seconds, but for a
     kernel that is in the cache: that is served at once, and the log of ``tirgemm.client`` told its age. ``offline``
     asks the service nothing and serves from the cache alone. ``key`` is the API key (default: TIRGEMM_KEY); over plain
-    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise ServiceError (with the problem
-    document), ServiceUnreachable and, offline, NotCached, and may be called from several threads.
+    HTTP it is sent to loopback only, unless TIRGEMM_KEY_OVER_HTTP is 1. Methods raise InvalidRequest (also for what is
+    no id), ServiceError (with the problem document), ServiceUnreachable and, offline, NotCached, and may be called from
+    several threads.
     """
 
     def __init__(
@@ -268,23 +269,22 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         while after is not None and len(listing) < limit:
             params = wanted | {"limit": min(limit - len(listing), 100), "after": after}
             page = self._session.request("GET", "/v1/kernels", params=params, quick=quick).body
-            kernels = documents(page, "kernels", self.url)
+            kernels = documents(page, "kernels", self.url, KERNEL)
             listing += kernels
             after = page.get("next") if kernels else None
         return listing[:limit]
 
     def kernel_document(self, kernel_id: str) -> Document:
         """The document of one kernel by its id."""
-        return self._session.request("GET", f"/v1/kernels/{kernel_id}").body
+        return self._session.document("GET", path_of("kernels", kernel_id), KERNEL)
 
     def delete(self, kernel_id: str) -> None:
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
-        self._session.request("DELETE", f"/v1/kernels/{kernel_id}")
+        self._session.request("DELETE", path_of("kernels", kernel_id))
 
     def pin(self, kernel_id: str, *, pinned: bool = True) -> Document:
         """Pin a kernel, so that it is the answer whatever is tuned later, or unpin it; the kernel document."""
-        method = "PUT" if pinned else "DELETE"
-        return self._session.request(method, f"/v1/kernels/{kernel_id}/pin").body
+        return self._session.document("PUT" if pinned else "DELETE", path_of("kernels", kernel_id, "/pin"), KERNEL)
 
     def submit(
         self,
@@ -320,7 +320,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         return self._keys()
 
     def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
-        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url)
+        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url, {})
         return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
 
     def _revocations(self, before: bytes | None, *, quick: bool = False) -> bytes:
@@ -360,7 +360,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         if answer.status != 202:
             return Submitted(kernel=answer.body)
         job = answer.body.get("job")
-        if not isinstance(job, dict) or not job.get("id"):
+        if not isinstance(job, dict) or not is_id(job.get("id")):
             raise ServiceError(f"{self.url} accepted the request but named no job: {answer.body!r:.200}")
         return Submitted(job=job, fallback=answer.body.get("fallback"))
 
@@ -396,4 +396,8 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def _kernel(self, kernel: Document | str) -> Document:
         """A kernel document that came whole, or by its id."""
-        return kernel if isinstance(kernel, dict) else self.kernel_document(kernel)
+        if isinstance(kernel, dict):
+            return kernel
+        if not is_id(kernel):
+            raise ServiceError(f"{self.url} named the kernel {kernel!r:.80}, which is no id; is it a tirgemm service?")
+        return self.kernel_document(kernel)

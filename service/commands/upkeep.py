@@ -16,7 +16,8 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import existing_database
 
-_AGE = re.compile(r"(\d{1,9})([smhd]?)")
+_AGE = re.compile(r"([0-9]+)([smhd]?)")
+_MAX_AGE = 999_999_999
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -122,4 +123,6 @@ def age_seconds(text: str) -> float:
     match = _AGE.fullmatch(text)
     if match is None:
         raise InvalidRequest(f"the age is {text!r:.40}; it must be a whole number with d, h, m or s behind it, as 90d")
+    if len(match[1].lstrip("0")) > len(str(_MAX_AGE)):
+        raise InvalidRequest(f"the age is {text!r:.40}; its number must be at most {_MAX_AGE}")
     return float(int(match[1]) * _SECONDS[match[2]])

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from tirgemm.device import Device
 from tirgemm.errors import public_detail
 from tirgemm.gemm import Regime
+from tirgemm.service.validation_words import TextForm
 from tirgemm.status import JobStatus, Role
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
@@ -19,7 +20,13 @@ from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_REASON
 
 # Refused by its meaning later: both times may be one.
-WindowText = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$")]
+WindowText = Annotated[
+    str,
+    TextForm(
+        r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$",
+        "two times from 00:00 to 23:59 in UTC, such as 22:00-06:00",
+    ),
+]
 
 
 def _whole(value: object) -> object:

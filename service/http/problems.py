@@ -5,6 +5,7 @@ from __future__ import annotations
 import http
 import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,15 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tirgemm.errors import QuotaExceeded, TirgemmError, number_limits
-from tirgemm.service.validation_words import refusal
+from tirgemm.service.json_text import longest_integer, nesting
+from tirgemm.service.validation_words import fault_words, refusal
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -148,7 +151,7 @@ def _words(request: Request, error: Mapping[str, Any]) -> str:
         noun = "an integer" if error["type"].startswith("int") else "a number"
         return f"Input should be {noun}{_query_limits(request, str(error['loc'][1]))}"
     model = _body_part(request, error["loc"][1:-1]) if error["type"] == "extra_forbidden" else None
-    return str(error["msg"]) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
+    return fault_words(error) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
 
 
 def _query_limits(request: Request, name: str) -> str:
@@ -175,7 +178,7 @@ def _field(loc: tuple[int | str, ...]) -> str:
     return ".".join(str(part)[:80] for part in loc)
 
 
-def _on_http_exception(request: Request, error: Exception) -> Response:
+async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "http_error")
     detail = str(error.detail)
@@ -186,10 +189,21 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
         detail = f"{request.url.path} does not take {request.method}, but {allowed}"
         return respond(request.url.path, 405, code, detail, {"Allow": allowed})
     elif error.status_code == 400:
-        code, detail = "invalid_json", "the body is not JSON in UTF-8"
+        code, detail = "invalid_json", await _unread_json(request, error.__cause__)
     elif not detail:
         detail = http.HTTPStatus(error.status_code).phrase
     return respond(request.url.path, error.status_code, code, detail, error.headers)
+
+
+async def _unread_json(request: Request, cause: BaseException | None) -> str:
+    """Why a body, which has been received, was not read as JSON, by what its parser raised."""
+    if isinstance(cause, RecursionError):
+        depth = await run_in_threadpool(nesting, await request.body())
+        return f"the body is JSON that is nested {depth} levels deep, too deep to be read; no request needs more than 3"
+    if isinstance(cause, ValueError) and not isinstance(cause, UnicodeError):
+        digits = await run_in_threadpool(longest_integer, await request.body())
+        return f"the body is JSON with an integer of {digits} digits; the limit is {sys.get_int_max_str_digits()}"
+    return "the body is not JSON in UTF-8"
 
 
 def _allowed(request: Request) -> list[str]:

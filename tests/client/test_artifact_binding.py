@@ -41,7 +41,7 @@ def serve(fake: FakeService, data: bytes, **members: Any) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     fake.blobs[sha256] = data
     manifest = read(data, Trust.of(SIGNER.public)).manifest
-    described = {"key": manifest.device.key, "name": manifest.device.name, "arch": manifest.device.arch}
+    described = {name: getattr(manifest.device, name) for name in ("key", "name", "model", "arch")}
     document = fake.kernels["70ed"] | {"artifact": {"sha256": sha256, "bytes": len(data)}, "device": described}
     document |= {"regime": manifest.regime or "sustained", "role": manifest.role or "tuned"}
     fake.kernels["70ed"] = document | members

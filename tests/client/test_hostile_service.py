@@ -285,7 +285,7 @@ def test_pages_without_end_are_given_up(tmp_path: Path) -> None:
     with answering(lambda _head: [answer(pages)]) as (url, heads), client(url, tmp_path) as actual:
         assert actual.kernels() == []
     assert len(heads) == 1
-    long = json.dumps({"kernels": [{"id": "1"}] * 500, "next": "ff"}).encode()
+    long = json.dumps({"kernels": [FakeService().kernels["70ed"]] * 500, "next": "ff"}).encode()
     with answering(lambda _head: [answer(long)]) as (url, _), client(url, tmp_path) as actual:
         assert len(actual.kernels(limit=7)) == 7
 
@@ -294,8 +294,9 @@ def test_pages_without_end_are_given_up(tmp_path: Path) -> None:
 
 
 def test_nothing_that_a_server_says_steers_the_terminal(tmp_path: Path) -> None:
-    evil = {"id": CLEAR, CLEAR: [CLEAR]}
-    body = json.dumps({"kernels": [evil], "jobs": [evil], "next": None}, ensure_ascii=False).encode()
+    evil, fake = {"id": CLEAR, CLEAR: [CLEAR]}, FakeService()
+    documents = {"kernels": [fake.kernels["70ed"] | evil], "jobs": [fake.job() | evil], "next": None}
+    body = json.dumps(documents, ensure_ascii=False).encode()
     with answering(lambda _head: [answer(body)]) as (url, _), client(url, tmp_path) as actual:
         for listed in (actual.kernels(), actual.jobs(), [actual.meta()]):
             text = json.dumps(listed, ensure_ascii=False)

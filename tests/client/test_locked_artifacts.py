@@ -117,31 +117,62 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
         lock.named("qkv", "cuda")
 
 
+FIELDS = "gemm, device, regime, role, kernel_sha256, artifact_sha256, artifact_bytes"
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "words"),
     [
-        {"format": 2},
-        {"kernels": []},
-        {"kernels": {"x": {}}},
-        {"artifact_sha256": "../../etc/passwd"},
-        {"kernel_sha256": "A" * 64},
-        {"regime": "cold"},
-        {"gemm": "33x17x19:f32"},
-        {"artifact_bytes": "many"},
-        {"device": 5},
-        {"role": []},
-        {"more": 1},
+        ({"format": 2}, "its format is 2; this tirgemm reads 1"),
+        ({"format": ...}, "it lacks format"),
+        ({"format": ..., "kernels": ...}, "it lacks format, kernels"),
+        ({"kernels": []}, "its member kernels is []; it must be an object"),
+        ({"kernels": {"x": {}}}, f"its entry 'x' lacks {FIELDS}"),
+        ({"kernels": {"x": [1]}}, "its entry 'x' is [1]; it must be an object"),
+        ({"role": ..., "gemm": ...}, "its entry 'qkv' lacks gemm, role"),
+        ({"artifact_sha256": "../../etc/passwd"}, "artifact_sha256 is '../../etc/passwd', which is no SHA-256"),
+        ({"artifact_sha256": 7}, "its entry 'qkv': artifact_sha256 is 7; it must be a text"),
+        ({"kernel_sha256": "A" * 64}, "which is no SHA-256"),
+        ({"regime": "cold"}, "its entry 'qkv': regime is 'cold'"),
+        ({"gemm": "33x17x19:f32"}, "gemm is '33x17x19:f32'; it is written 33x17x19:f32:nt"),
+        ({"gemm": "0x17x19"}, "its entry 'qkv': gemm field m is 0"),
+        ({"artifact_bytes": "many"}, "its entry 'qkv': artifact_bytes is 'many'; it must be an integer"),
+        ({"artifact_bytes": True}, "artifact_bytes is True; it must be an integer"),
+        ({"device": 5}, "its entry 'qkv': device is 5; it must be a text"),
+        ({"role": []}, "its entry 'qkv': role is []; it must be a text"),
+        ({"more": 1}, f"its entry 'qkv' has 'more', which is no member; there are {FIELDS}"),
     ],
 )
-def test_what_is_no_lock_file_is_refused(fake: FakeService, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_what_is_no_lock_file_is_refused_with_the_entry_and_what_is_wrong(
+    fake: FakeService, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
     file = tmp_path / "x.lock"
     locked(served(fake)).write(file)
     document = json.loads(file.read_text())
     place = document if change.keys() & {"format", "kernels"} else document["kernels"]["qkv"]
     place |= change
+    for name in [name for name, value in change.items() if value is ...]:
+        del place[name]
     file.write_text(json.dumps(document))
-    with pytest.raises(InvalidRequest, match="is no lock file"):
+    with pytest.raises(InvalidRequest, match="is no lock file") as refused:
         LockFile.read(file)
+    assert str(refused.value).startswith(f"{file} is no lock file: ")
+    assert words in str(refused.value)
+
+
+def test_a_text_that_is_no_lock_file_is_refused_with_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "x.lock"
+    for data, words in (
+        (b"[" * 99_999, "the JSON is nested too deeply"),
+        (b'{"format": ' + b"1" * 5000 + b"}", "an integer of 5000 digits is in the JSON; the limit is 20"),
+        (b"\xff", "can't decode byte 0xff"),
+        (b"{", "line 1 column 2"),
+        (b"7", "it is 7; it must be an object"),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(InvalidRequest, match="is no lock file: ") as refused:
+            LockFile.read(file)
+        assert words in str(refused.value)
 
 
 # -- what is taken -----------------------------------------------------------------------------------

@@ -262,3 +262,24 @@ class _Switched(FakeService):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         return self.fake.handle_request(request)
+
+
+def test_check_server_only_compares_and_does_so_at_every_call() -> None:
+    fake = far()
+    KnownServers.default().accept(FAR, [fake.signer.public])
+    opened = client(FAR, fake)
+    opened.check_server()
+    fake.signer = Signer.generate()
+    with pytest.raises(UntrustedArtifact, match=f"THE KEY OF {re.escape(FAR)} HAS CHANGED"):
+        opened.check_server()
+    assert {request.method for request in fake.requests} == {"GET"}
+    assert {request.url.path for request in fake.requests} == {"/v1/keys", "/v1/revocations"}
+    assert fake.signer.public not in KnownServers.default().keys(FAR)
+    given = client(FAR, far(), trust=fake.signer.public)
+    given.check_server()
+
+
+def test_check_server_refuses_a_service_that_nobody_accepted() -> None:
+    with pytest.raises(UntrustedArtifact, match="which you have not accepted"):
+        client(FAR, far()).check_server()
+    assert not KnownServers.default().entries()

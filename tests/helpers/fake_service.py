@@ -16,6 +16,8 @@ from tirgemm.timings import Timing, Timings
 
 JOB = "3f2a"
 CPU = detect_device("cpu")
+DEVICE = {"key": CPU.key, "name": "cpu", "model": CPU.model, "arch": CPU.arch}
+MADE = "2026-01-02T03:04:05+00:00"
 
 
 class Stream(httpx.SyncByteStream):
@@ -118,14 +120,27 @@ class FakeService(httpx.BaseTransport):
             return self._problem(404, "not_found", "nothing is at /v1/batches")
         status, answer = self.answer(body)
         named = {"kernel": answer["id"], "job": None} if status == 200 else {"kernel": None, "job": JOB}
-        items = [{"gemm": gemm, **named} for gemm in body["gemms"]]
-        return httpx.Response(status, json={"id": "ba7c", "status": "running", "items": items})
+        known = {"state": "hit" if status == 200 else "queued", "expected_gain": 0.0, "gain": None}
+        items = [{"gemm": gemm, **named, **known} for gemm in body["gemms"]]
+        summary = {
+            "id": "ba7c",
+            "status": "running",
+            "states": {known["state"]: len(items)},
+            "gain": {"geomean": None, "kernels": 0},
+            "created_at": MADE,
+        }
+        return httpx.Response(status, json=summary | {"items": items})
 
     def job(self) -> dict[str, Any]:
         return {
             "id": JOB,
             "status": self.status,
             "gemm": str(self.gemm),
+            "device": DEVICE,
+            "regime": "sustained",
+            "budget": {"trials": 4, "seconds": 9.0},
+            "priority": 0,
+            "created_at": MADE,
             "error": self.error,
             "effort": self.effort,
             "fallback": "fa11",
@@ -147,7 +162,7 @@ class FakeService(httpx.BaseTransport):
         return {
             "id": name,
             "gemm": str(self.gemm),
-            "device": {"key": CPU.key, "name": "cpu", "arch": CPU.arch},
+            "device": DEVICE,
             "role": role,
             "verified": True,
             "family": "sample",
@@ -156,7 +171,10 @@ class FakeService(httpx.BaseTransport):
             "timings": {
                 "sustained": {"median_us": 12.5, "baselines": {"default": {"median_us": 15.625, "ratio": 1.25}}}
             },
+            "certificate": None,
             "artifact": {"sha256": sha256, "bytes": len(data), "url": f"/v1/artifacts/{sha256}"},
+            "trials": 4,
+            "created_at": MADE,
         }
 
     def _stream(self) -> httpx.Response:

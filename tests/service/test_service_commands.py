@@ -138,6 +138,43 @@ def test_an_interrupt_ends_the_watching_and_not_the_job(
     assert (code, json.loads(out)["error"]["code"]) == (130, "interrupted")
 
 
+def test_a_job_whose_kernel_was_deleted_fails_the_watching(service: Service, engine: ScriptedEngine, run: Run) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    job_id = queued(service, SHAPE)
+    with service.worker():
+        assert run("jobs", "watch", job_id, "--url", service.url)[0] == 0
+    job = service.queue.job(job_id)
+    assert job is not None
+    service.store.delete_kernel(str(job.kernel_id))
+    code, out, _ = run("jobs", "watch", job_id, "--url", service.url)
+    words = f"job {job_id} for {SHAPE} is done, but its kernel was deleted; ask again"
+    assert (code, " ".join(out.split())) == (1, words)
+
+
+def test_the_address_of_another_thing_is_no_id_of_a_job_or_batch(service: Service, run: Run) -> None:
+    kernel_id, job_id = stored(service), queued(service)
+    for command in (
+        ("jobs", "cancel", f"../kernels/{kernel_id}"),
+        ("jobs", "watch", f"../kernels/{kernel_id}"),
+        ("jobs", "retry", f"../jobs/{job_id}"),
+        ("jobs", "prioritise", f"../jobs/{job_id}", "7"),
+        ("batches", "cancel", f"../kernels/{kernel_id}"),
+        ("batches", "cancel", f"../jobs/{job_id}"),
+        ("batches", "watch", f"../jobs/{job_id}"),
+        ("batches", "show", f"../kernels/{kernel_id}"),
+        ("kernels", "delete", f"../jobs/{job_id}"),
+        ("kernels", "unpin", f"../jobs/{job_id}?x="),
+        ("kernels", "show", f"../jobs/{job_id}"),
+    ):
+        code, out, err = run(*command, "--url", service.url)
+        assert (code, out, f"{command[2]!r} is no id of a" in " ".join(err.split())) == (2, "", True), command
+    assert service.store.kernel_by_id(kernel_id) is not None
+    job = service.queue.job(job_id)
+    assert job is not None
+    assert (job.status, job.request.priority, job.retries) == ("queued", 0, 0)
+
+
 # -- kernels -----------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
+from tirgemm._client.service_documents import Document
 from tirgemm.artifact import Trust
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, ServiceError
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range, regime_named
 
-Document: TypeAlias = "dict[str, Any]"
 Trusted: TypeAlias = "Trust | str | Path | Iterable[str] | None"
 Wait: TypeAlias = "bool | float | Literal['fallback']"
 
@@ -102,19 +102,3 @@ def as_trust(trust: Trusted) -> Trust:
     if isinstance(trust, str):
         return Trust.of(trust) if trust.startswith("ed25519:") else Trust.file(Path(trust))
     return Trust.of(*trust)
-
-
-def documents(body: Document, name: str, url: str) -> list[Document]:
-    """The documents that an answer lists. Raises ServiceError where it lists none."""
-    listed = body.get(name)
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise ServiceError(f"{url} answered without a list of {name}; is it a tirgemm service?")
-    return listed
-
-
-def artifact_sha256(document: Document) -> str:
-    """The artifact that a kernel document names. Raises ServiceError where it names none."""
-    try:
-        return str(document["artifact"]["sha256"])
-    except (KeyError, TypeError) as error:
-        raise ServiceError(f"the kernel document names no artifact: {document!r:.200}") from error

@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 
 from tirgemm import artifact
-from tirgemm._client.arguments import Document, artifact_sha256
 from tirgemm._client.cache import Cache, check_hash, check_name
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import KernelIndex
 from tirgemm._client.lock_file import LockedKernel
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
+from tirgemm._client.service_documents import Document, artifact_sha256
 from tirgemm.artifact import Manifest
 from tirgemm.artifact.regular_file import read_regular
 from tirgemm.errors import InvalidRequest, NotCached, RevokedArtifact, ServiceUnreachable, UntrustedArtifact

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from tirgemm._client.api_key import KeyHeader
 from tirgemm._client.deadline import Deadline
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
+from tirgemm._client.service_documents import Document, Form, checked
 from tirgemm._client.service_json import parse_json, whole_number
 from tirgemm._extras import needed_by
 from tirgemm._terminal.plain_text import plain
@@ -132,6 +133,11 @@ class ServiceConnection(Closing):
                 return Answer(response.status_code, response.headers, _object(response, deadline, self.url))
 
         return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
+
+    def document(self, method: str, path: str, form: Form, *, body: Any = None, idempotency_key: str = "") -> Document:
+        """The document that a request is answered with. ServiceError, too, for one that is not of ``form``."""
+        answer = self.request(method, path, body=body, idempotency_key=idempotency_key)
+        return checked(answer.body, form, f"{self.url}{path}")
 
     def download(
         self,

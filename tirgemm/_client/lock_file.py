@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tirgemm._client.model_file import problem_text
+from tirgemm._client.service_json import parse_json
 from tirgemm._version import __version__
 from tirgemm.artifact import Manifest, Package
 from tirgemm.artifact.regular_file import read_regular, write_whole
@@ -66,11 +67,12 @@ class LockFile:
         if len(data) > MAX_FILE_BYTES:
             raise InvalidRequest(f"{path} is larger than a lock file may be, which is {MAX_FILE_BYTES} bytes")
         try:
-            document = json.loads(data.decode())
+            document = _object(parse_json(data.decode()), "it", ("format", "kernels"))
             if document["format"] != FORMAT:
                 raise ValueError(f"its format is {document['format']!r:.40}; this tirgemm reads {FORMAT}")
-            return cls({name: _locked(value) for name, value in document["kernels"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, TirgemmError) as error:
+            listed = _object(document["kernels"], "its member kernels")
+            return cls({name: _locked(f"its entry {name!r:.200}", value) for name, value in listed.items()})
+        except (ValueError, TirgemmError) as error:
             raise InvalidRequest(f"{path} is no lock file: {error}") from error
 
     def write(self, path: Path) -> None:
@@ -117,17 +119,37 @@ def locked_of(package: Package, regime: Regime, role: Role) -> LockedKernel:
     )
 
 
-def _locked(value: Any) -> LockedKernel:
-    kernel = LockedKernel(**value)
-    for name in ("gemm", "device", "regime", "role"):
-        if not isinstance(getattr(kernel, name), str):
-            raise ValueError(f"{name} is {getattr(kernel, name)!r:.80}; it must be a text")
+def _object(value: Any, what: str, members: Sequence[str] = ()) -> dict[str, Any]:
+    """``value``, if it is an object with these members. Raises ValueError with all that are missing."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is {value!r:.80}; it must be an object")
+    missing = [name for name in members if name not in value]
+    if missing:
+        raise ValueError(f"{what} lacks {', '.join(missing)}")
+    return value
+
+
+def _locked(entry: str, value: Any) -> LockedKernel:
+    known = [field.name for field in fields(LockedKernel)]
+    members = _object(value, entry, known)
+    unknown = [name for name in members if name not in known]
+    if unknown:
+        raise ValueError(f"{entry} has {unknown[0]!r:.80}, which is no member; there are {', '.join(known)}")
+    for name, member in members.items():
+        wanted, words = (int, "an integer") if name == "artifact_bytes" else (str, "a text")
+        if not isinstance(member, wanted) or isinstance(member, bool):
+            raise ValueError(f"{entry}: {name} is {member!r:.80}; it must be {words}")
+    kernel = LockedKernel(**members)
     for name in ("kernel_sha256", "artifact_sha256"):
         if not _SHA256.fullmatch(getattr(kernel, name)):
-            raise ValueError(f"{name} is {getattr(kernel, name)!r:.80}, which is no SHA-256")
-    regime_named(kernel.regime)
-    if str(Gemm.parse(kernel.gemm)) != kernel.gemm or not isinstance(kernel.artifact_bytes, int):
-        raise ValueError(f"the entry {kernel.gemm!r:.80} is not as it is written")
+            raise ValueError(f"{entry}: {name} is {getattr(kernel, name)!r:.80}, which is no SHA-256")
+    try:
+        regime_named(kernel.regime)
+        written = str(Gemm.parse(kernel.gemm))
+    except TirgemmError as error:
+        raise ValueError(f"{entry}: {error}") from error
+    if written != kernel.gemm:
+        raise ValueError(f"{entry}: gemm is {kernel.gemm!r:.80}; it is written {written}")
     return kernel
 
 

@@ -6,17 +6,19 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tirgemm._client.arguments import Document, SearchWish, as_gemm, device_name, documents
+from tirgemm._client.arguments import SearchWish, as_gemm, device_name
 from tirgemm._client.http import ServiceConnection
+from tirgemm._client.resource_path import path_of
 from tirgemm._client.server_trust import ServerTrust
+from tirgemm._client.service_documents import BATCH, BATCH_SUMMARY, Document, checked, documents
 from tirgemm._client.watch import watch
 from tirgemm.device import Device
-from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm, regime_named
 
 
 class ServiceBatches:
-    """What ``Client`` does with batches. Methods raise ServiceError and ServiceUnreachable."""
+    """What ``Client`` does with batches. Methods raise InvalidRequest for what is no id, ServiceError and
+    ServiceUnreachable."""
 
     _session: ServiceConnection
     _server: ServerTrust
@@ -46,25 +48,22 @@ class ServiceBatches:
             "regime": regime,
         } | SearchWish(effort, budget, seed, queue=queue, other_devices=other_devices).to_json()
         key = secrets.token_hex(16)
-        batch = self._session.request("POST", "/v1/batches", body=body, idempotency_key=key).body
-        if not isinstance(batch.get("id"), str) or not isinstance(batch.get("items"), list):
-            raise ServiceError(f"{self._session.url} accepted a batch but named none: {batch!r:.200}")
-        return batch
+        return self._session.document("POST", "/v1/batches", BATCH, body=body, idempotency_key=key)
 
     def batch(self, batch_id: str) -> Document:
         """The batch document."""
-        return self._session.request("GET", f"/v1/batches/{batch_id}").body
+        return self._session.document("GET", path_of("batches", batch_id), BATCH)
 
     def batches(self, limit: int = 20) -> list[Document]:
         """The newest batches of the service without their items, at most ``limit`` (up to 100)."""
         page = self._session.request("GET", "/v1/batches", params={"limit": limit}).body
-        return documents(page, "batches", self._session.url)
+        return documents(page, "batches", self._session.url, BATCH_SUMMARY)
 
     def cancel_batch(self, batch_id: str) -> Document:
         """Cancel the jobs that a batch made; the batch document."""
-        return self._session.request("DELETE", f"/v1/batches/{batch_id}").body
+        return self._session.document("DELETE", path_of("batches", batch_id), BATCH)
 
     def batch_progress(self, batch_id: str) -> Iterator[Document]:
         """The batch without its items, now and whenever one of its problems changes its state, to its end."""
         for received in watch(self._session, batch_id, of="batches"):
-            yield received.data
+            yield checked(received.data, BATCH_SUMMARY, f"{self._session.url}{path_of('batches', batch_id, '/events')}")

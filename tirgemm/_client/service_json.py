@@ -1,4 +1,4 @@
-"""JSON that a service sent: bounded in depth and in the length of its integers, without control characters."""
+"""JSON of a service or of a file: bounded in depth and in the length of its integers, without control characters."""
 
 from __future__ import annotations
 

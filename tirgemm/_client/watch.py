@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from tirgemm._client.http import RETRIED_STATUSES, Outage, ServiceConnection, backoff, unreachable
+from tirgemm._client.resource_path import NOUNS, Resource, path_of
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance
 from tirgemm._extras import needed_by
 from tirgemm.errors import Cancelled, ServiceError, ServiceUnreachable
@@ -19,22 +20,18 @@ with needed_by("tirgemm.Client"):
 POLL_SECONDS = 1.0
 
 
-Followed: TypeAlias = Literal["jobs", "batches"]
-_NOUNS: dict[Followed, str] = {"jobs": "job", "batches": "batch"}
-
-
-def live_document(session: ServiceConnection, name: str, of: Followed = "jobs") -> dict[str, Any]:
+def live_document(session: ServiceConnection, name: str, of: Resource = "jobs") -> dict[str, Any]:
     """The document of a job or batch. Raises ServiceError for one that says no status: nobody could tell when it
     ends."""
-    document = session.request("GET", f"/v1/{of}/{name}").body
+    document = session.request("GET", path_of(of, name)).body
     if document.get("status") not in (*LIVE, *ENDED):
-        what = f"{_NOUNS[of]} {name}"
+        what = f"{NOUNS[of]} {name}"
         raise ServiceError(f"{session.url} answered without the status of {what}; is it a tirgemm service?")
     return document
 
 
 def watch(
-    session: ServiceConnection, name: str, after: int = 0, deadline: float = math.inf, of: Followed = "jobs"
+    session: ServiceConnection, name: str, after: int = 0, deadline: float = math.inf, of: Resource = "jobs"
 ) -> Iterator[ReceivedEvent]:
     """The events of a job or batch from behind the event ``after``, each once, until it is finished or ``deadline`` has
     passed.
@@ -46,7 +43,7 @@ def watch(
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
         try:
-            with session.events(f"/v1/{of}/{name}/events", after, allowance, deadline) as stream:
+            with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
                 lost_at, outage = 0.0, Outage(session.url, session.patience)
                 for event in stream:
                     if event.id and event.id <= after:
@@ -58,7 +55,7 @@ def watch(
             if finished:
                 return
             finished = live_document(session, name, of).get("status") in ENDED
-            failure: Exception = ServiceError(f"the event stream of {_NOUNS[of]} {name} ended before it did")
+            failure: Exception = ServiceError(f"the event stream of {NOUNS[of]} {name} ended before it did")
         except httpx.TransportError as error:
             failure = error
         except ServiceUnreachable:
@@ -97,11 +94,11 @@ def kernel_of(job: dict[str, Any], job_id: str) -> dict[str, Any] | str:
     return kernel
 
 
-def _poll(session: ServiceConnection, name: str, deadline: float, of: Followed) -> Iterator[ReceivedEvent]:
+def _poll(session: ServiceConnection, name: str, deadline: float, of: Resource) -> Iterator[ReceivedEvent]:
     """The document once a second as an event ``job`` or ``batch``; at its end an event named by its status."""
     while True:
         job = live_document(session, name, of)
-        yield ReceivedEvent(0, _NOUNS[of], job)
+        yield ReceivedEvent(0, NOUNS[of], job)
         if job.get("status") in ENDED:
             error = job.get("error") if isinstance(job.get("error"), dict) else None
             told = f"{error.get('code')}: {error.get('detail')}" if error else None

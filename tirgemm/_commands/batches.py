@@ -15,6 +15,8 @@ from tirgemm.cli import URL
 from tirgemm.errors import Interrupted
 
 app = console.command_group("Submit, list, watch and cancel batches of a service: problems that are tuned together.")
+# How a problem can end without a kernel, and of how many that ended in one way each is named.
+_WITHOUT_KERNEL, _NAMED = ("failed", "cancelled", "deleted"), 5
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="A batch, by its id.")]
 
 
@@ -99,8 +101,8 @@ def show(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> Non
 
 @app.command()
 def watch(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> None:
-    """Follow a batch to its end; exit code 1 where a problem failed or the batch is cancelled. Ctrl-C ends the watching
-    alone."""
+    """Follow a batch to its end; exit code 1 where it is cancelled, or a problem ended without a kernel: failed,
+    cancelled or deleted. Ctrl-C ends the watching alone."""
     from tirgemm.client import Client
 
     with Client(url) as client:
@@ -113,7 +115,10 @@ def watch(batch_id: BatchId, url: ServiceUrl = URL, as_json: Json = False) -> No
             words = f"no longer watching; batch {batch_id} goes on, `tirgemm batches cancel {batch_id}` ends it"
             raise Interrupted(words) from error
     console.emit(as_json, batch, lambda: console.out.print(_words(batch)))
-    if batch["status"] != "done" or batch["states"].get("failed"):
+    missed = _without_kernel(batch)
+    if missed:
+        console.err.print(f"without a kernel: {missed}", style="yellow", markup=False, soft_wrap=True)
+    if batch["status"] != "done" or missed:
         raise typer.Exit(console.FAILED)
 
 
@@ -129,8 +134,24 @@ def _states(batch: dict[str, Any]) -> str:
     return ", ".join(f"{count} {state}" for state, count in batch["states"].items())
 
 
+def _without_kernel(batch: dict[str, Any]) -> str:
+    """The problems that ended without a kernel by how they ended, the first few of each: ``2 cancelled (7x5x3:f16:nn,
+    9x5x3:f16:nn)``; empty where there are none."""
+    problems: dict[str, list[str]] = {}
+    for item in batch["items"]:
+        # Of a job that is done the kernel may have been deleted since.
+        state = "deleted" if item["state"] == "done" and item["kernel"] is None else item["state"]
+        if state in _WITHOUT_KERNEL:
+            problems.setdefault(state, []).append(item["gemm"])
+    return "; ".join(
+        f"{len(gemms)} {state} ({', '.join(gemms[:_NAMED])}{', ...' if len(gemms) > _NAMED else ''})"
+        for state, gemms in problems.items()
+    )
+
+
 def _words(batch: dict[str, Any]) -> str:
     """How far a batch is, in a sentence."""
     gain = batch["gain"]
-    mean = f"; tuned kernels are {gain['geomean']:.3f} times as fast as the defaults" if gain["kernels"] else ""
+    known = gain["kernels"] and gain["geomean"] is not None
+    mean = f"; tuned kernels are {gain['geomean']:.3f} times as fast as the defaults" if known else ""
     return f"batch {batch['id']} is {batch['status']}: {_states(batch)}{mean}"

@@ -67,7 +67,8 @@ def list_jobs(
 
 @app.command()
 def watch(job_id: JobId, url: ServiceUrl = URL, as_json: Json = False) -> None:
-    """Follow a job to its end; exit code 1 where it fails or is cancelled. Ctrl-C ends the watching, not the job."""
+    """Follow a job to its end; exit code 1 where it fails, is cancelled, or its kernel was deleted. Ctrl-C ends the
+    watching, not the job."""
     from tirgemm.client import Client
 
     with Client(url) as client:
@@ -84,7 +85,7 @@ def watch(job_id: JobId, url: ServiceUrl = URL, as_json: Json = False) -> None:
                 f"no longer watching; job {job_id} goes on, `tirgemm jobs cancel {job_id}` ends it"
             ) from error
     console.emit(as_json, job, lambda: console.out.print(_ending(job)))
-    if job["status"] != "done":
+    if job["status"] != "done" or not job.get("kernel"):
         raise typer.Exit(console.FAILED)
 
 
@@ -119,7 +120,7 @@ def prioritise(
     """Give a queued job another place in the queue. Write `--` before a negative PRIORITY."""
     with client_of(url) as client:
         job = client.prioritise(job_id, priority)
-    console.emit(as_json, job, lambda: console.out.print(f"{_ending(job)}, of priority {job['priority']}"))
+    console.emit(as_json, job, lambda: console.out.print(f"{_ending(job)}, of priority {job.get('priority')}"))
 
 
 def client_of(url: str) -> Client:
@@ -136,8 +137,11 @@ def _ending(job: dict[str, Any]) -> str:
         error = job.get("error") or {}
         return f"{what} failed: {error.get('code')}: {error.get('detail')}"
     kernel = job.get("kernel")
-    if kernel is None:
-        return f"{what} is {job['status']}"
+    if not kernel:
+        deleted = ", but its kernel was deleted; ask again" if job["status"] == "done" else ""
+        return f"{what} is {job['status']}{deleted}"
+    if isinstance(kernel, str):
+        return f"{what} is {job['status']}: kernel {kernel}"
     timing = Timings.from_json(kernel["timings"]).of(job["regime"])
     time = f", {timing.median_us:.2f} us a call" if timing else ""
     return f"{what} is {job['status']}: kernel {kernel['id']}{time}"

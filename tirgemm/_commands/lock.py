@@ -36,6 +36,7 @@ def lock(
 
     from tirgemm._client.lock_file import LockFile, locked_of
     from tirgemm._client.model_file import ModelFile
+    from tirgemm._client.service_documents import KERNEL, checked
     from tirgemm.artifact import read
     from tirgemm.client import Client
 
@@ -55,6 +56,7 @@ def lock(
                     effort=effort,
                     on_event=view,
                 )
+                checked(document, KERNEL, url)
                 data = client.package(document, gemm, device=document["device"]["key"], regime=model.regime)
             kernels[name] = locked_of(read(data, client.trust), model.regime, document["role"])
     target = out or file.with_name(f"{file.name}.lock")

@@ -15,6 +15,7 @@ from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.validation_words import FAMILY, IDS, TextForm
 from tirgemm.service.views.kernels.distributions import RatioSpread
 from tirgemm.service.views.kernels.kernel_table import (
     SORTS,
@@ -111,7 +112,7 @@ class KernelFilterBody(BaseModel):
         ),
     ] = ""
     dtype: Literal["", "f16", "bf16", "f32"] = ""
-    family: Annotated[str, Field(pattern=r"^[0-9A-Za-z_.-]{0,64}$")] = ""
+    family: Annotated[str, FAMILY] = ""
     device: Annotated[str, Field(max_length=200, description="A device's key, or a name such as sm_90a.")] = ""
     regime: Literal["", "sustained", "isolated"] = ""
     role: Literal["", "tuned", "fallback", "unverified"] = ""
@@ -142,7 +143,11 @@ class _TableQuery(KernelFilterBody):
     model_config = ConfigDict(extra="forbid")
 
     sort: Annotated[str, Field(max_length=32, json_schema_extra={"enum": list(SORTS)})] = "-stored"
-    after: Annotated[str, Field(pattern=r"^[0-9a-f]{0,32}$", description="The last id of the page before.")] = ""
+    after: Annotated[
+        str,
+        Field(description="The last id of the page before."),
+        TextForm(r"^[0-9a-f]{0,32}$", f"the last id of a page, {IDS}"),
+    ] = ""
 
 
 @router.get("/kernels", response_model=KernelTableBody, responses=HTML)

@@ -21,6 +21,7 @@ from tirgemm.service.http.pages.space_documents import (
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
+from tirgemm.service.validation_words import FAMILY, TextForm
 from tirgemm.service.views.candidate_list import ListedCandidate, Recorded, recorded, recorded_places
 from tirgemm.service.views.spaces.candidate_detail import candidate_detail
 from tirgemm.service.views.spaces.family_space import FamilySpace, HeatMap
@@ -41,10 +42,16 @@ router = APIRouter(tags=["pages"])
 _PER_PAGE = 50
 
 GemmPart = Annotated[
-    str, Query(pattern=r"^[0-9A-Za-z_.:=]{0,512}$", description="A part of the text form, such as 4096x or :bf16:.")
+    str,
+    Query(description="A part of the text form, such as 4096x or :bf16:."),
+    TextForm(r"^[0-9A-Za-z_.:=]{0,512}$", "up to 512 letters, digits, and any of _ . : ="),
 ]
 DeviceName = Annotated[str, Query(max_length=200, description="A key, or a name such as cpu, cuda or sm_90a.")]
-AfterPage = Annotated[str, Query(pattern=r"^[ -~]{0,900}$", description="The `next` of the page before.")]
+AfterPage = Annotated[
+    str,
+    Query(description="The `next` of the page before."),
+    TextForm(r"^[ -~]{0,900}$", "the next of a page, up to 900 characters of ASCII"),
+]
 
 
 @router.get("/spaces", response_model=SpaceList, responses=HTML, dependencies=[ONLY_KNOWN])
@@ -52,10 +59,10 @@ def spaces_page(
     site: OwnSite,
     state: State,
     gemm: GemmPart = "",
-    dtype: Annotated[str, Query(pattern="^(f16|bf16|f32)?$")] = "",
-    family: Annotated[str, Query(pattern=r"^[0-9A-Za-z_.-]{0,64}$")] = "",
+    dtype: Annotated[str, Query(), TextForm("^(f16|bf16|f32)?$", "f16, bf16, f32 or empty")] = "",
+    family: Annotated[str, Query(), FAMILY] = "",
     device: DeviceName = "",
-    regime: Annotated[str, Query(pattern="^(sustained|isolated)?$")] = "",
+    regime: Annotated[str, Query(), TextForm("^(sustained|isolated)?$", "sustained, isolated or empty")] = "",
     after: AfterPage = "",
 ) -> Response:
     """The problems that have recorded candidates, by device and regime, 50 at a time."""
@@ -74,7 +81,11 @@ def space_page(
     knob: Annotated[
         list[str] | None, Query(max_length=2, description="The knobs of the heat map: across, then down.")
     ] = None,
-    after: Annotated[str, Query(pattern="^([0-9a-f]{16})?$", description="The `next` of the page before.")] = "",
+    after: Annotated[
+        str,
+        Query(description="The `next` of the page before."),
+        TextForm("^([0-9a-f]{16})?$", "the next of a page, 16 hexadecimal digits in lower case"),
+    ] = "",
 ) -> Response:
     """All recorded candidates of a problem: a heat map over two knobs, parallel coordinates, the importance of knobs,
     and the candidates of one family, 50 at a time."""

@@ -13,12 +13,17 @@ from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import unique_members
 from tirgemm.service.http.state import Caller
+from tirgemm.service.validation_words import IDS, TextForm
 
 DeviceFilter = Annotated[
     str | None,
     Query(max_length=200, description="Only this device: its key, or a name such as cpu, cuda:0 or sm_90a."),
 ]
-PageAfter = Annotated[str, Query(pattern=r"^[0-9a-f]{0,32}$", description="The `next` of the page before.")]
+PageAfter = Annotated[
+    str,
+    Query(description="The `next` of the page before."),
+    TextForm(r"^[0-9a-f]{0,32}$", f"the next of a page, {IDS}"),
+]
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
 

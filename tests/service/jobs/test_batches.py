@@ -321,3 +321,46 @@ def test_the_commands_submit_a_model_file_and_show_what_becomes_of_it(
     assert "is cancelled: 2 cancelled" in call("cancel", batch["id"], *url)[1]
     code, out, _ = call("watch", batch["id"], *url)
     assert (code, "is cancelled" in out) == (1, True)
+
+
+def test_a_batch_whose_problems_ended_without_a_kernel_fails_the_watching_and_names_them(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    watch = runner(capsys, "batches", "watch")
+    known = kernel_record(service.store, JobRequest(Gemm.parse("27x67x31"), CPU), search={"effort": "standard"})
+    gemms = [f"{m}x67x31:f16:nt" for m in range(29, 35)]
+    first = post(service, gemms=gemms).json()
+    joined = post(service, gemms=[*gemms, "27x67x31"]).json()
+    assert {item["job"] for item in first["items"]} <= {item["job"] for item in joined["items"]}
+    service.http.delete(first["links"]["self"])
+    code, out, err = watch(joined["id"], "--url", service.url)
+    assert (code, f"batch {joined['id']} is done: 6 cancelled, 1 hit" in out) == (1, True)
+    (said,) = [line for line in err.splitlines() if line.startswith("without a kernel: ")]
+    assert said.startswith("without a kernel: 6 cancelled (")
+    assert said.endswith(", ...)")
+    named = [gemm for gemm in gemms if gemm in said]
+    assert (len(named), "27x67x31" in said) == (5, False)
+    hits = post(service, gemms=["27x67x31"]).json()
+    code, _, err = watch(hits["id"], "--url", service.url)
+    assert (code, "without a kernel" in err) == (0, False)
+    service.store.delete_kernel(known.id)
+    code, out, err = watch(hits["id"], "--url", service.url, "--json")
+    assert (code, json.loads(out)["states"]) == (1, {"deleted": 1})
+    assert err.splitlines()[-1] == "without a kernel: 1 deleted (27x67x31:f16:nt)"
+
+
+def test_a_finished_job_whose_kernel_was_deleted_fails_the_watching_of_its_batch(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    batch = post(service, gemms=["37x67x31"]).json()
+    job = service.queue.claim("w", [CPU.key], 60.0)
+    assert job is not None
+    kernel = kernel_record(service.store, job.request)
+    assert service.queue.finish(job.id, "w", "done", kernel_id=kernel.id)
+    watch = runner(capsys, "batches", "watch", batch["id"], "--url", service.url)
+    assert watch()[0] == 0
+    service.store.delete_kernel(kernel.id)
+    code, _, err = watch()
+    assert (code, err.splitlines()[-1]) == (1, "without a kernel: 1 deleted (37x67x31:f16:nt)")

@@ -1,0 +1,120 @@
+"""What a request is told of a value that is refused: the value and the limit in words, no expression or library's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.support import CPU, Service, serving
+from tirgemm import Gemm
+from tirgemm.service.json_text import longest_integer, nesting
+from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.queue.job_rows import MAX_REASON
+
+POSTS = ("/v1/kernels", "/v1/batches")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose worker is registered but does nothing: requests here are all refused."""
+    with serving(tmp_path_factory.mktemp("refused")) as service:
+        service.queue.register_worker("elsewhere:1:0", [CPU])
+        yield service
+
+
+def refused(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    body: dict[str, Any] = response.json()
+    assert (response.status_code, body["code"]) == (status, code), body
+    return body
+
+
+def asked(path: str, **members: Any) -> dict[str, Any]:
+    """A body that is right but for ``members``."""
+    return ({"gemm": "7x5x3"} if path == "/v1/kernels" else {"gemms": ["7x5x3"]}) | members
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("window", ["25:00-06:00", "22:00", "", "22:00-06:00\n", "22:60-06:00", "2\u0663:00-06:00"])
+def test_a_window_is_refused_with_what_one_looks_like(shared: Service, path: str, window: str) -> None:
+    body = refused(shared.http.post(path, json=asked(path, queue={"window": window})), 422, "invalid_request")
+    words = "should be two times from 00:00 to 23:59 in UTC, such as 22:00-06:00"
+    assert body["detail"] == f"body.queue.window is {window!r}; it {words}"
+    assert body["errors"] == [{"field": "body.queue.window", "message": f"Input {words}"}]
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("", "body.device is ''; it should have at least 1 character, not 0"),
+        ("x" * 300, f"body.device is '{'x' * 79}; it should have at most 200 characters, not 300"),
+    ],
+)
+def test_a_text_of_a_wrong_length_is_refused_with_the_limit(
+    shared: Service, path: str, device: str, words: str
+) -> None:
+    body = refused(shared.http.post(path, json=asked(path, device=device)), 422, "invalid_request")
+    assert body["detail"] == words
+
+
+def test_a_reason_that_is_too_long_is_refused_with_the_limit(shared: Service) -> None:
+    job = shared.queue.submit(JobRequest(Gemm.parse("7x5x3"), CPU))[0]
+    answer = shared.http.post(f"/v1/jobs/{job.id}/retry", json={"reason": "y" * 3000})
+    words = f"should have at most {MAX_REASON} characters, not 3000"
+    body = refused(answer, 422, "invalid_request")
+    assert body["detail"] == f"body.reason is '{'y' * 79}; it {words}"
+    assert body["errors"] == [{"field": "body.reason", "message": f"Input {words}"}]
+
+
+def test_too_many_problems_are_refused_with_the_limit_and_not_repeated(shared: Service) -> None:
+    body = refused(shared.http.post("/v1/batches", json={"gemms": ["7x5x3"] * 1001}), 422, "invalid_request")
+    assert body["detail"] == "body.gemms should have at most 1000 items, not 1001"
+
+
+def test_no_value_of_a_query_is_refused_with_a_regular_expression(shared: Service) -> None:
+    schema = shared.http.get("/openapi.json").json()
+    expressions = {
+        (path.replace("{gemm}", "7x5x3:f16:nt"), each["name"]): each["schema"]["pattern"]
+        for path, operations in schema["paths"].items()
+        for each in operations.get("get", {}).get("parameters", ())
+        if each["in"] == "query" and "pattern" in each["schema"]
+    }
+    assert {"after", "dtype", "family", "gemm", "regime"} <= {name for _, name in expressions}
+    for (path, name), expression in expressions.items():
+        response = shared.http.get(path, params={name: "\x7f!"}, headers={"accept": "application/json"})
+        if response.status_code != 404:
+            detail = response.json()["detail"]
+            assert (response.status_code, expression in detail, "String" in detail) == (422, False, False), detail
+            assert repr("\x7f!") in detail
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"\xfe", "the body is not JSON in UTF-8"),
+        (b'{"gemm": "\xff"}', "the body is not JSON in UTF-8"),
+        (b"[" * 60_000, "nested 60000 levels deep, too deep to be read; no request needs more than 3"),
+        (b'{"gemm": ' * 2_000 + b'"[[["' + b"}" * 2_000, "nested 2000 levels deep"),
+        (b'{"seed": -' + b"9" * 5000 + b', "device": "' + b"7" * 6000 + b'"}', "an integer of 5000 digits; the limit"),
+        (("{" + f'"seed": {"9" * 5000}' + "}").encode("utf-16"), "an integer of 5000 digits; the limit is 4300"),
+    ],
+    ids=["no UTF-8", "no UTF-8 in a text", "lists", "objects", "integer and digits in a text", "UTF-16"],
+)
+@pytest.mark.parametrize("path", POSTS)
+def test_a_body_that_the_parser_gives_up_is_told_what_it_is(
+    shared: Service, path: str, body: bytes, words: str
+) -> None:
+    answer = shared.http.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert words in refused(answer, 400, "invalid_json")["detail"]
+
+
+def test_figures_of_a_text_leave_out_what_stands_in_its_strings() -> None:
+    value = {"a": [{"b": r'\"[[[[{{ 123456789 "'}, [], 12.3456789], "c": -1234, "d": 12345e3}
+    data = json.dumps(value).encode()
+    assert (nesting(data), longest_integer(data)) == (3, 4)
+    assert (nesting(b""), longest_integer(b"")) == (0, 0)
+    assert nesting(b'[[["' + rb"\"[" * 20_000) == 3
