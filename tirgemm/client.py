@@ -306,10 +306,8 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         ``prefer_wait`` is how many seconds the service may wait for the tuned kernel; None: as long as it waits for the
         fallback by itself.
         """
-        problem = as_gemm(gemm, None, None, {})
         search = SearchWish(effort, budget, seed, retune, verify, queue, other_devices)
-        body = request_body(problem, device, regime, search)
-        return self._submit(body, prefer_wait)
+        return self._submit(request_body(as_gemm(gemm, None, None, {}), device, regime, search), prefer_wait)
 
     def meta(self) -> Document:
         """What the service says about itself: version, signing key, devices."""
@@ -368,9 +366,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         """The document of what the cache has, where nothing may be sent."""
         what = f"{body['gemm']} on {body['device']} ({body['regime']})"
         if "retune" in body:
-            raise InvalidRequest(
-                f"a client that is offline cannot have {what} tuned again; leave out offline or retune"
-            )
+            raise InvalidRequest(f"offline, a client cannot have {what} tuned again; leave out offline or retune")
         if cached is None:
             raise NotCached(
                 f"no kernel for {what} is in the cache {self.cache.folder}; get it once while {self.url} answers"
