@@ -15,6 +15,7 @@ from tirgemm.service.log_lines import LogFormat
 from tirgemm.service.validation_words import refusal
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
+from tirgemm.tuning_db.access.api_keys import MIN_REQUESTS_PER_SECOND
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
@@ -81,7 +82,7 @@ class Settings(BaseSettings):
     """Base URL of the collector that takes OpenTelemetry traces over OTLP, HTTP; empty: none are made."""
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""
-    key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0
+    key_requests_per_second: Annotated[float, Field(ge=MIN_REQUESTS_PER_SECOND, le=1e6)] = 200.0
     """Requests a second of one API key; this and the next ones where the key says nothing."""
     key_live_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Queued and running jobs of one key."""
