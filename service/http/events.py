@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,10 +11,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 
 from tirgemm.events import event_from_json
+from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.http.batch_documents import BatchEventKind, BatchSummary
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
+from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchStates
 
 PAGE = 500
@@ -21,6 +24,8 @@ RETRY_MS = 500
 # How long a stream that is to beat is silent at most. A browser's EventSource does not show comments to the page.
 BEAT_SECONDS = 4.0
 BEAT = ServerSentEvent(event="alive", data={})
+# How long a stream waits at most before its key is looked at again.
+CHECK_SECONDS = 1.0
 
 
 def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
@@ -33,20 +38,51 @@ def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
     return int(value)
 
 
-async def stream(state: ServiceState, job_id: str, after: int, *, beats: bool) -> AsyncIterator[ServerSentEvent]:
+class Follower:
+    """Who follows a stream: with ``beats`` it gets a BEAT first, and after each BEAT_SECONDS without an event; it is
+    ``admitted`` as long as the key that it came with, None where keys were off, is valid."""
+
+    def __init__(self, access: AccessControl, key: ApiKey | None, *, beats: bool) -> None:
+        self.beats = beats
+        self._access = access
+        self._key = key
+        self._told_at = time.monotonic()
+
+    async def admitted(self) -> bool:
+        """Whether it may be told more."""
+        return await self._access.still_admits(self._key)
+
+    def told(self) -> None:
+        """Note that it is sent something at this moment."""
+        self._told_at = time.monotonic()
+
+    async def awaits_beat(self, changed: asyncio.Event) -> bool:
+        """Wait for a change, at most CHECK_SECONDS; whether it is to be sent a BEAT then."""
+        silent = time.monotonic() - self._told_at
+        seconds = min(CHECK_SECONDS, max(0.0, BEAT_SECONDS - silent)) if self.beats else CHECK_SECONDS
+        try:
+            await asyncio.wait_for(changed.wait(), seconds)
+        except TimeoutError:
+            if self.beats and time.monotonic() - self._told_at >= BEAT_SECONDS and await self.admitted():
+                self.told()
+                return True
+        return False
+
+
+async def stream(state: ServiceState, job_id: str, after: int, follower: Follower) -> AsyncIterator[ServerSentEvent]:
     """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``;
-    with ``beats`` a BEAT first, and after each BEAT_SECONDS without an event.
+    nothing more once ``follower`` is no longer admitted.
 
     The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
     """
     retry: int | None = RETRY_MS
-    if beats:
+    if follower.beats:
         yield BEAT
     with state.watch.follow(job_id) as feed:
-        while not state.stopping.is_set():
+        while await follower.admitted() and not state.stopping.is_set():
             changed, ended = feed.changed, feed.ended
             if not feed.seen:
-                if not await _happens(changed, beats=beats):
+                if await follower.awaits_beat(changed):
                     yield BEAT
                 continue
             if after < feed.floor:
@@ -54,13 +90,16 @@ async def stream(state: ServiceState, job_id: str, after: int, *, beats: bool) -
             else:
                 events = feed.behind(after)
             for event in events:
+                if not await follower.admitted():
+                    return
+                follower.told()
                 yield ServerSentEvent(id=str(event.id), event=event.kind, data=event.data, retry=retry)
                 after, retry = event.id, None
             if events:
                 continue
             if ended:
                 break
-            if not await _happens(changed, beats=beats):
+            if await follower.awaits_beat(changed):
                 yield BEAT
         else:
             return
@@ -71,19 +110,19 @@ async def stream(state: ServiceState, job_id: str, after: int, *, beats: bool) -
 
 
 async def stream_batch(
-    state: ServiceState, batch_id: str, after: int, *, beats: bool
+    state: ServiceState, batch_id: str, after: int, follower: Follower
 ) -> AsyncIterator[ServerSentEvent]:
-    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends; ``beats`` as
-    of a job."""
+    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends;
+    ``follower`` as of a job."""
     told: BatchStates | None = None
     retry: int | None = RETRY_MS
-    if beats:
+    if follower.beats:
         yield BEAT
     with state.watch.follow_batch(batch_id) as feed:
-        while not state.stopping.is_set():
+        while await follower.admitted() and not state.stopping.is_set():
             changed, states = feed.changed, feed.states
             if states is None or states == told:
-                if not await _happens(changed, beats=beats):
+                if await follower.awaits_beat(changed):
                     yield BEAT
                 continue
             batch = await run_in_threadpool(state.batches.batch, batch_id)
@@ -92,19 +131,11 @@ async def stream_batch(
             kind: BatchEventKind = batch.status if batch.status in ("done", "cancelled") else "progress"
             after, told = after + 1, states
             data = BatchSummary.of(batch).model_dump(mode="json")
+            follower.told()
             yield ServerSentEvent(id=str(after), event=kind, data=data, retry=retry)
             retry = None
             if kind != "progress":
                 return
-
-
-async def _happens(changed: asyncio.Event, *, beats: bool) -> bool:
-    """Wait for a change; False where a beat is due before it."""
-    try:
-        await asyncio.wait_for(changed.wait(), BEAT_SECONDS if beats else None)
-    except TimeoutError:
-        return False
-    return True
 
 
 def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:
