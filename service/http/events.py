@@ -73,14 +73,15 @@ async def stream(state: ServiceState, job_id: str, after: int, follower: Followe
     """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``;
     nothing more once ``follower`` is no longer admitted.
 
-    The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
+    The end is made from the job itself, so that it cannot be missing; it is told again, with the same id, to whoever
+    comes back later. Behind that id is what happens once the job is put back.
     """
     retry: int | None = RETRY_MS
     if follower.beats:
         yield BEAT
     with state.watch.follow(job_id) as feed:
         while await follower.admitted() and not state.stopping.is_set():
-            changed, ended = feed.changed, feed.ended
+            changed, ended, newest = feed.changed, feed.ended, feed.newest
             if not feed.seen:
                 if await follower.awaits_beat(changed):
                     yield BEAT
@@ -106,7 +107,7 @@ async def stream(state: ServiceState, job_id: str, after: int, follower: Followe
     end = await run_in_threadpool(_end, state, job_id)
     if end is not None:
         kind, data = end
-        yield ServerSentEvent(id=str(after + 1), event=kind, data=data, retry=retry)
+        yield ServerSentEvent(id=str(max(after, newest)), event=kind, data=data, retry=retry)
 
 
 async def stream_batch(
@@ -139,9 +140,9 @@ async def stream_batch(
 
 
 def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:
-    """The kind and the data of the last event; None where the job is gone."""
+    """The kind and the data of the last event; None where the job is gone, or was put back."""
     job = state.queue.job(job_id)
-    if job is None:
+    if job is None or not job.ended:
         return None
     state.recent.expire()
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
