@@ -49,7 +49,9 @@ class Settings(BaseSettings):
     hosts: str = ""
     """Names, with commas, that clients call this service by besides its address and this machine's name; * is any."""
     max_connections: Annotated[int, Field(ge=8, le=65536)] = 256
-    """Connections at once of each server process; one more is refused."""
+    """Connections at once of each server process; one more is refused, unless it is a probe's."""
+    max_connections_per_address: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Those of them that one address may have, loopback aside; None is three quarters."""
     server_processes: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that answer requests, side by side, on one port."""
     worker: bool = True
@@ -128,6 +130,11 @@ class Settings(BaseSettings):
         folder = self.lock_dir or default_lock_dir()
         database = hashlib.sha256((self.db or str(self.data)).encode()).hexdigest()[:16]
         return folder / f"worker-{database}.lock"
+
+    @property
+    def connections_of_address(self) -> int:
+        """How many connections of each server process one address may have."""
+        return self.max_connections_per_address or 3 * self.max_connections // 4
 
     @property
     def alive_seconds(self) -> float:
