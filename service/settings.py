@@ -15,6 +15,7 @@ from tirgemm.service.log_lines import LogFormat
 from tirgemm.service.validation_words import TextForm, refusal
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
+from tirgemm.tuning_db.access.api_keys import MIN_REQUESTS_PER_SECOND
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
@@ -50,7 +51,9 @@ class Settings(BaseSettings):
     hosts: str = ""
     """Names, with commas, that clients call this service by besides its address and this machine's name; * is any."""
     max_connections: Annotated[int, Field(ge=8, le=65536)] = 256
-    """Connections at once of each server process; one more is refused."""
+    """Connections at once of each server process; one more is refused, unless it is a probe's."""
+    max_connections_per_address: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Those of them that one address may have, loopback aside; None is three quarters."""
     server_processes: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes that answer requests, side by side, on one port."""
     worker: bool = True
@@ -83,7 +86,7 @@ class Settings(BaseSettings):
     """Base URL of the collector that takes OpenTelemetry traces over OTLP, HTTP; empty: none are made."""
     insecure: bool = False
     """Whether to listen on other addresses than loopback although there is no API key."""
-    key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] = 200.0
+    key_requests_per_second: Annotated[float, Field(ge=MIN_REQUESTS_PER_SECOND, le=1e6)] = 200.0
     """Requests a second of one API key; this and the next ones where the key says nothing."""
     key_live_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = 5000
     """Queued and running jobs of one key."""
@@ -129,6 +132,11 @@ class Settings(BaseSettings):
         folder = self.lock_dir or default_lock_dir()
         database = hashlib.sha256((self.db or str(self.data)).encode()).hexdigest()[:16]
         return folder / f"worker-{database}.lock"
+
+    @property
+    def connections_of_address(self) -> int:
+        """How many connections of each server process one address may have."""
+        return self.max_connections_per_address or 3 * self.max_connections // 4
 
     @property
     def alive_seconds(self) -> float:

@@ -125,7 +125,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is: what a reader compares to see whether it changed. ``newest_event`` is 0 where it has none."""
+    """How far a job is: what a reader compares to see whether it changed. ``newest_event`` is the id of
+    its last event or end, 0 where it has none."""
 
     status: JobStatus
     fallback_id: str | None

@@ -1,8 +1,9 @@
 """``JobQueue``: tuning requests that outlive every process, claimed by workers under a lease.
 
-The queue writes no events of its own accord: whoever changes a job says so with ``add_event``, before ``finish`` where
-the event is the last one, so that a reader who sees a finished job and no further event has seen them all. Times are
-those of the database's clock, so that hosts whose clocks differ agree on every lease.
+The queue tells no events of its own accord: whoever changes a job says so with ``add_event``, before ``finish`` where
+the event is the last one, so that a reader who sees a finished job and no further event has seen them all. The end
+itself has an id, too, as ``job_events`` says. Times are those of the database's clock, so that hosts whose clocks
+differ agree on every lease.
 """
 
 from __future__ import annotations
@@ -10,28 +11,29 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, or_, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
-from tirgemm.events import BuildsCounted, Event
+from tirgemm.events import Event
 from tirgemm.gemm import Gemm
 from tirgemm.status import ENDED, LIVE, EndedStatus, JobStatus
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.process.spans import spanned
-from tirgemm.tuning.records.json_values import plain_json, plain_text
+from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
 from tirgemm.tuning_db.database import ClockedTables
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
 from tirgemm.tuning_db.pages import place_of
+from tirgemm.tuning_db.queue import job_events
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
+from tirgemm.tuning_db.queue.job_events import note_ends
 from tirgemm.tuning_db.queue.job_leases import (
     cancel_live,
     declare_dead,
     expired_owners,
-    forget_builds,
     held,
     require_held,
     run_ended,
@@ -268,7 +270,8 @@ class JobQueue(ClockedTables):
             now = self._now(connection)
             values |= {"finished_at": iso(now), **run_ended(now)}
             updated = connection.execute(update(JobRow).where(*running).values(values)).rowcount
-            forget_builds(connection, JobRow.id == job_id)
+            if updated:
+                note_ends(connection, [job_id], status, now)
             return bool(updated)
 
     def release(self, job_id: str, owner: str) -> bool:
@@ -308,26 +311,12 @@ class JobQueue(ClockedTables):
         with self.db.write() as connection:
             if owner is not None:
                 require_held(connection, job_id, owner)
-            # The lock keeps the ids of one job in the order in which they become visible, on PostgreSQL too.
-            status = connection.execute(select(JobRow.status).where(JobRow.id == job_id).with_for_update()).scalar()
-            if status is None:
-                raise unknown_job(job_id)
-            if status in ENDED and event.kind == BuildsCounted.KIND:
-                return 0
-            values = {
-                "job_id": job_id,
-                "kind": event.kind,
-                "data": plain_json(event.to_json()),
-                "at": iso(self._now(connection)),
-            }
-            return int(connection.execute(insert(EventRow).values(values).returning(EventRow.id)).scalar_one())
+            return job_events.add_event(connection, job_id, event, self._now(connection))
 
     def events(self, job_id: str, after: int = 0, limit: int = 1000) -> list[StoredEvent]:
-        """The events of a job behind the id ``after``, oldest first."""
-        wanted = select(*EventRow.__table__.columns).where(EventRow.job_id == job_id, EventRow.id > after)
+        """The events of a job behind the id ``after``, oldest first, without its ends."""
         with self.db.read() as connection:
-            event_rows = connection.execute(wanted.order_by(EventRow.id).limit(max(limit, 0))).all()
-        return [StoredEvent(row.id, row.job_id, row.kind, row.data, row.at) for row in event_rows]
+            return job_events.events_behind(connection, job_id, after, limit)
 
     def progress(self, job_ids: Sequence[str]) -> dict[str, JobProgress]:
         """How far each of these jobs is, all of one moment; those that are not there are left out."""

@@ -61,7 +61,27 @@ class AccessControl:
 
     async def keys(self) -> dict[str, ApiKey]:
         """Every key that there ever was by its hash; empty: keys are off. Raises StoreError."""
-        if time.monotonic() - self._read_at > CACHE_SECONDS:
+        return await self._read_within(CACHE_SECONDS)
+
+    async def still_admits(self, key: ApiKey | None) -> bool:
+        """Whether who was let in with ``key``, None where keys were off, would be let in now, by keys that were read
+        half as long ago as others are taken: who is asked about is asked about again and again.
+
+        While the database does not answer, the keys that were read last count: it can neither revoke a key nor tell
+        anything new.
+        """
+        try:
+            keys = await self._read_within(CACHE_SECONDS / 2)
+        except StoreError:
+            keys = self._keys
+        if key is None:
+            return not keys
+        known = keys.get(key.sha256)
+        return known is not None and not known.fault(self.now())
+
+    async def _read_within(self, seconds: float) -> dict[str, ApiKey]:
+        """The keys as they were at most so long ago. Raises StoreError."""
+        if time.monotonic() - self._read_at > seconds:
             # One look for everybody who waits: the database may be slow.
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(run_in_threadpool(self.read), name="keys")

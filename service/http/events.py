@@ -11,9 +11,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 
 from tirgemm.events import event_from_json
+from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.state import ServiceState
+from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batch_totals import BatchStates
 
 PAGE = 500
@@ -21,6 +23,8 @@ RETRY_MS = 500
 # How long a stream that is to beat is silent at most. A browser's EventSource does not show comments to the page.
 BEAT_SECONDS = 4.0
 BEAT = ServerSentEvent(event="alive", data={})
+# How long a stream waits at most before its key is looked at again.
+CHECK_SECONDS = 1.0
 
 
 def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
@@ -33,20 +37,52 @@ def last_event_id(value: str, name: str = "Last-Event-ID") -> int:
     return int(value)
 
 
-async def stream(state: ServiceState, job_id: str, after: int, *, beats: bool) -> AsyncIterator[ServerSentEvent]:
-    """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``;
-    with ``beats`` a BEAT first, and after each BEAT_SECONDS without an event.
+class Follower:
+    """Who follows a stream: with ``beats`` it gets a BEAT first, and after each BEAT_SECONDS without an event; it is
+    ``admitted`` as long as the key that it came with, None where keys were off, is valid."""
 
-    The end is made from the job itself, so that it cannot be missing; it is told again to whoever comes back later.
+    def __init__(self, access: AccessControl, key: ApiKey | None, *, beats: bool) -> None:
+        self.beats = beats
+        self._access = access
+        self._key = key
+        self._told_at = time.monotonic()
+
+    async def admitted(self) -> bool:
+        """Whether it may be told more."""
+        return await self._access.still_admits(self._key)
+
+    def told(self) -> None:
+        """Note that it is sent something at this moment."""
+        self._told_at = time.monotonic()
+
+    async def awaits_beat(self, changed: asyncio.Event) -> bool:
+        """Wait for a change, at most CHECK_SECONDS; whether it is to be sent a BEAT then."""
+        silent = time.monotonic() - self._told_at
+        seconds = min(CHECK_SECONDS, max(0.0, BEAT_SECONDS - silent)) if self.beats else CHECK_SECONDS
+        try:
+            await asyncio.wait_for(changed.wait(), seconds)
+        except TimeoutError:
+            if self.beats and time.monotonic() - self._told_at >= BEAT_SECONDS and await self.admitted():
+                self.told()
+                return True
+        return False
+
+
+async def stream(state: ServiceState, job_id: str, after: int, follower: Follower) -> AsyncIterator[ServerSentEvent]:
+    """Every event behind ``after``, then new ones as they come, then the end: ``done``, ``failed`` or ``cancelled``;
+    nothing more once ``follower`` is no longer admitted.
+
+    The end is made from the job itself, so that it cannot be missing; it is told again, with the same id, to whoever
+    comes back later. Behind that id is what happens once the job is put back.
     """
     retry: int | None = RETRY_MS
-    if beats:
+    if follower.beats:
         yield BEAT
     with state.watch.follow(job_id) as feed:
-        while not state.stopping.is_set():
-            changed, ended = feed.changed, feed.ended
+        while await follower.admitted() and not state.stopping.is_set():
+            changed, ended, newest = feed.changed, feed.ended, feed.newest
             if not feed.seen:
-                if not await _happens(changed, beats=beats):
+                if await follower.awaits_beat(changed):
                     yield BEAT
                 continue
             if after < feed.floor:
@@ -54,65 +90,57 @@ async def stream(state: ServiceState, job_id: str, after: int, *, beats: bool) -
             else:
                 events = feed.behind(after)
             for event in events:
+                if not await follower.admitted():
+                    return
+                follower.told()
                 yield ServerSentEvent(id=str(event.id), event=event.kind, data=event.data, retry=retry)
                 after, retry = event.id, None
             if events:
                 continue
             if ended:
                 break
-            if not await _happens(changed, beats=beats):
+            if await follower.awaits_beat(changed):
                 yield BEAT
         else:
             return
     end = await run_in_threadpool(_end, state, job_id)
     if end is not None:
         kind, data = end
-        yield ServerSentEvent(id=str(after + 1), event=kind, data=data, retry=retry)
+        yield ServerSentEvent(id=str(max(after, newest)), event=kind, data=data, retry=retry)
 
 
 async def stream_batch(
-    state: ServiceState, batch_id: str, after: int, *, beats: bool
+    state: ServiceState, batch_id: str, after: int, follower: Follower
 ) -> AsyncIterator[ServerSentEvent]:
-    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends; ``beats`` as
-    of a job."""
+    """The batch as it is, then whenever one of its problems changes its state, the last time when it ends;
+    ``follower`` as of a job."""
     told: BatchStates | None = None
     retry: int | None = RETRY_MS
-    if beats:
+    if follower.beats:
         yield BEAT
-    # Who else begins to follow the batch wakes everybody, and puts off no beat.
-    silent_since = time.monotonic()
     with state.watch.follow_batch(batch_id) as feed:
         first = feed.ask()
-        while not state.stopping.is_set():
+        while await follower.admitted() and not state.stopping.is_set():
             changed, news = feed.changed, feed.news
             if feed.answered < first or (news is not None and news.states == told):
-                if not await _happens(changed, beats=beats, since=silent_since):
+                # Who else begins to follow the batch wakes everybody, and puts off no beat.
+                if await follower.awaits_beat(changed):
                     yield BEAT
-                    silent_since = time.monotonic()
                 continue
             if news is None:
                 return
             after, told = after + 1, news.states
+            follower.told()
             yield ServerSentEvent(id=str(after), event=news.kind, raw_data=news.data, retry=retry)
-            retry, silent_since = None, time.monotonic()
+            retry = None
             if news.kind != "progress":
                 return
 
 
-async def _happens(changed: asyncio.Event, *, beats: bool, since: float | None = None) -> bool:
-    """Wait for a change; False where a beat is due before it, by default counted from now."""
-    passed = 0.0 if since is None else time.monotonic() - since
-    try:
-        await asyncio.wait_for(changed.wait(), BEAT_SECONDS - passed if beats else None)
-    except TimeoutError:
-        return False
-    return True
-
-
 def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:
-    """The kind and the data of the last event; None where the job is gone."""
+    """The kind and the data of the last event; None where the job is gone, or was put back."""
     job = state.queue.job(job_id)
-    if job is None:
+    if job is None or not job.ended:
         return None
     state.recent.expire()
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None

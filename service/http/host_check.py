@@ -9,13 +9,20 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tirgemm.service.http.problems import Problem, respond
+from tirgemm.tuning_db.access.audit import AuditEntry
+
+if TYPE_CHECKING:
+    from tirgemm.service.http.state import ServiceState
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE)
+# What may be an attempt to use the service by a user's browser.
+_COUNTED = frozenset({403, 421})
 
 
 def own_names(listening: str, further: str) -> frozenset[str]:
@@ -27,18 +34,24 @@ def own_names(listening: str, further: str) -> frozenset[str]:
 
 class HostCheck:
     """Refuse a request whose Host is neither an IP address nor one of ``names`` with 421, one from another origin with
-    403, and headers of more than ``header_bytes`` with 431. ``*`` among the names is any name."""
+    403, and headers of more than ``header_bytes`` with 431. ``*`` among the names is any name. What is refused for its
+    name or origin is counted in the audit log."""
 
-    def __init__(self, app: ASGIApp, names: frozenset[str], header_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, names: frozenset[str], header_bytes: int, state: ServiceState) -> None:
         self.app = app
         self.names = names
         self.header_bytes = header_bytes
+        self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refusal(scope) if scope["type"] == "http" else None
         if refused is None:
             await self.app(scope, receive, send)
             return
+        if refused.status in _COUNTED:
+            client = scope.get("client")
+            address = client[0] if client else ""
+            self.state.access.count_refusal(AuditEntry(None, scope["method"], "*", refused.status, address))
         answer = respond(scope["path"], refused.status, refused.code, refused.detail, {"Connection": "close"})
         await answer(scope, receive, send)
 

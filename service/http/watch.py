@@ -48,8 +48,8 @@ F = TypeVar("F", bound=Feed)
 class JobFeed(Feed):
     """What the followers of one job share: how far it is, and its newest events.
 
-    ``progress`` is None until the first look (``seen``), and where the job is not there. Events up to the id ``floor``
-    are not kept here.
+    ``progress`` is None until the first look (``seen``), and where the job is not there. Its followers can see every
+    event up to the id ``newest``; those up to ``floor`` are not kept here.
     """
 
     def __init__(self) -> None:
@@ -57,6 +57,7 @@ class JobFeed(Feed):
         self.seen = False
         self.progress: JobProgress | None = None
         self.floor = 0
+        self.newest = 0
         self._events: deque[StoredEvent] = deque()
 
     @property
@@ -68,21 +69,20 @@ class JobFeed(Feed):
         return [event for event in self._events if event.id > after]
 
     def update(self, progress: JobProgress | None, events: list[StoredEvent]) -> None:
-        """Take in what a poll found, and wake the followers where it is something new."""
-        if not self.seen:
-            self.floor = progress.newest_event if progress is not None else 0
-        elif progress == self.progress:
+        """Take in what a poll found, and wake the followers where it is something new. As many as KEPT_EVENTS may not
+        be all that there are."""
+        newest = progress.newest_event if progress is not None else 0
+        if self.seen and progress == self.progress:
             return
+        if not self.seen or len(events) >= KEPT_EVENTS:
+            self._events.clear()
+            self.floor, events = newest, []
         self._events += events
         while len(self._events) > KEPT_EVENTS:
             self.floor = self._events.popleft().id
+        self.newest = max(self.newest, newest, events[-1].id if events else 0)
         self.progress, self.seen = progress, True
         self.wake()
-
-    @property
-    def newest(self) -> int:
-        """The id of the newest event that its followers can see."""
-        return self._events[-1].id if self._events else self.floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,5 +239,5 @@ class Watch:
         for job_id, newest in followed.items():
             now = progress.get(job_id)
             new = now is not None and newest is not None and now.newest_event > newest
-            read[job_id] = now, self._queue.events(job_id, after=newest or 0) if new else []
+            read[job_id] = now, self._queue.events(job_id, newest or 0, KEPT_EVENTS) if new else []
         return read

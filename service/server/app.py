@@ -72,9 +72,8 @@ def create_app(state: ServiceState) -> FastAPI:
     app.add_middleware(AnswerKnownKernels, state=state)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, longer={("POST", "/v1/batches"): MAX_BATCH_BODY_BYTES})
     app.add_middleware(KeyCheck, state=state)
-    app.add_middleware(
-        HostCheck, names=own_names(state.settings.host, state.settings.hosts), header_bytes=MAX_HEADER_BYTES
-    )
+    names = own_names(state.settings.host, state.settings.hosts)
+    app.add_middleware(HostCheck, names=names, header_bytes=MAX_HEADER_BYTES, state=state)
     app.add_middleware(ProblemPages)
     # Around the pages of problems, too, which are made of the body that HEAD leaves out.
     app.add_middleware(HeadRequests)

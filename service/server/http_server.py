@@ -28,7 +28,7 @@ def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Co
         create_app(state),
         host=state.settings.host,
         port=state.settings.port,
-        http=limited_protocol(state.settings.max_connections),
+        http=limited_protocol(state.settings.max_connections, state.settings.connections_of_address),
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,

@@ -4,36 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tirgemm.service.http.problems import Problem, respond
+from tirgemm.service.server.connection_limits import (
+    RESERVED_SECONDS,
+    ConnectionLimits,
+    ProbesAlone,
+    counted_address,
+    too_many,
+)
 from tirgemm.service.settings import MAX_HEADER_BYTES, REQUEST_SECONDS
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn._types import ASGI3Application
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection. Refused with 503 beyond ``max_connections``; 408 where a request's headers are not whole after
-    ``header_seconds``, 431 where they are too long; aborted where nothing was read from it for ``send_seconds``."""
+    """One connection. Beyond ``limits`` it is answered one probe, within ``reserved_seconds``, and else refused with
+    503; 408 where a request's headers are not whole after ``header_seconds``, 431 where they are too long; aborted
+    where nothing was read from it for ``send_seconds``."""
 
-    max_connections = 256
+    limits: ConnectionLimits
     header_seconds = REQUEST_SECONDS
+    reserved_seconds = RESERVED_SECONDS
     send_seconds = REQUEST_SECONDS
 
+    # The limit that it is beyond, as a sentence.
+    _excess = ""
     _header_timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
     _unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
-        if len(self.connections) > self.max_connections:
-            detail = f"the service has {self.max_connections} connections, which is its limit; try again"
-            self._refuse(Problem(503, detail, "too_many_connections", {"Retry-After": "1"}))
+        address = counted_address(self.client)
+        self._excess = self.limits.excess(address)
+        if not self._excess:
+            self.limits.take(self, address)
+        elif self.limits.reserve(self):
+            self.app = cast("ASGI3Application", ProbesAlone(cast("ASGIApp", self.app), self._excess))
+        else:
+            self.give_way()
             return
         self._watch_headers()
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether no request has come whole, but for its body, and no answer has begun."""
+        return self.conn.their_state is h11.IDLE
+
+    def give_way(self) -> None:
+        """Refuse it as one connection too many, and close it."""
+        self._refuse(too_many(self._excess))
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.limits.release(self)
         for timer in (self._header_timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
@@ -64,14 +94,18 @@ class LimitedProtocol(H11Protocol):
 
     def _watch_headers(self) -> None:
         """Give the headers of a request that has begun, or of the first one, their time."""
-        if self.conn.their_state is not h11.IDLE:
+        if not self.is_silent:
             if self._header_timer is not None:
                 self._header_timer.cancel()
                 self._header_timer = None
         elif self._header_timer is None:
-            self._header_timer = self.loop.call_later(self.header_seconds, self._headers_late)
+            seconds = self.reserved_seconds if self._excess else self.header_seconds
+            self._header_timer = self.loop.call_later(seconds, self._headers_late)
 
     def _headers_late(self) -> None:
+        if self._excess:
+            self.give_way()
+            return
         detail = f"the headers did not arrive within {self.header_seconds:g} seconds"
         self._refuse(Problem(408, detail))
 
@@ -102,6 +136,7 @@ class LimitedProtocol(H11Protocol):
         self._watch_reader()
 
 
-def limited_protocol(max_connections: int) -> type[LimitedProtocol]:
-    """The protocol of a server that takes so many connections at once."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"max_connections": max_connections})
+def limited_protocol(max_connections: int, max_of_address: int) -> type[LimitedProtocol]:
+    """The protocol of a server that takes so many connections at once, and so many of one address."""
+    limits = ConnectionLimits(max_connections, max_of_address)
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})

@@ -257,6 +257,22 @@ def test_the_rate_of_a_key_is_limited_and_told(guarded: Guarded) -> None:
     assert guarded.log() == [AuditEntry(key.id, "GET", "*", 429, "127.0.0.1", 3)]
 
 
+def test_a_key_with_a_tiny_rate_of_before_is_told_when_it_may_ask_again(guarded: Guarded) -> None:
+    _, secret = guarded.key("read", quotas=Quotas(requests_per_second=1.0))
+    with guarded.state.database.write() as connection:
+        connection.exec_driver_sql("UPDATE api_keys SET requests_per_second = 1e-310")
+    guarded.state.access.read()
+    assert guarded.ask("GET", "/v1/keys", secret).status_code == 200
+    answer = guarded.ask("GET", "/v1/keys", secret)
+    refused(answer, 429, "rate_limited")
+    assert 900 <= int(answer.headers["retry-after"]) <= 1000
+
+
+def test_the_rate_of_keys_without_their_own_has_the_same_least() -> None:
+    with pytest.raises(InvalidRequest, match=r"KEY_REQUESTS_PER_SECOND\) is 1e-09; .* 0.001"):
+        Settings.load(key_requests_per_second=1e-9)
+
+
 def test_a_quota_of_jobs_is_429(guarded: Guarded) -> None:
     _, secret = guarded.key("tune", quotas=Quotas(live_jobs=1))
     assert guarded.post(secret).status_code == 202

@@ -60,6 +60,12 @@ def test_what_cannot_be_is_exit_code_2(keys: Run, tmp_path: Path) -> None:
         assert err
 
 
+def test_a_rate_that_is_too_small_is_refused_with_its_limit(keys: Run, tmp_path: Path) -> None:
+    code, out, err = keys("create", "ci", "--requests-per-second", 1e-310, "--data", tmp_path)
+    assert (code, out) == (2, "")
+    assert "requests_per_second is 1e-310; it must be at least 0.001" in " ".join(err.split())
+
+
 def test_the_audit_log_is_listed(keys: Run, tmp_path: Path) -> None:
     with Database.embedded(tmp_path) as database:
         AuditLog(database).add(

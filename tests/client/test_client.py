@@ -216,6 +216,14 @@ def test_a_stream_that_breaks_is_resumed_where_it_broke(client: Client, fake: Fa
     assert [r.headers.get("last-event-id") for r in fake.sent("GET", STREAM)] == [None, "2", "3", "3"]
 
 
+def test_an_end_is_told_whatever_its_id(client: Client, fake: FakeService) -> None:
+    """That of a job that ended under an older service has the id of the event before it."""
+    fake.streams = [[*EVENTS[:-1], sse(4, "done", kernel="70ed")]]
+    assert [event.kind for event in client.events(JOB)][-2:] == ["selected", "done"]
+    fake.streams = [[sse(4, "done", kernel="70ed")]]
+    assert [event.kind for event in client.events(JOB, after=4)] == ["done"]
+
+
 def test_a_service_that_restarts_is_waited_for(client: Client, fake: FakeService) -> None:
     refused = httpx.ConnectError("connection refused")
     fake.broken = {"/v1/kernels": [refused, 503], STREAM: [refused, 502], f"/v1/jobs/{JOB}": [503]}

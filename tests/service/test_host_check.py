@@ -12,9 +12,11 @@ import pytest
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tirgemm.errors import StorageFull, StoreError, public_detail
 from tirgemm.gemm import Gemm
+from tirgemm.service.access.access_control import MAX_REFUSALS
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.host_check import own_names
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.access.audit import AuditEntry
 from tirgemm.tuning_db.queue.batches import WantedProblem
 
 BODY = json.dumps({"gemm": ODD})
@@ -74,6 +76,29 @@ def test_a_page_of_another_site_is_403(service: Service, origin: str, method: st
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert service.store.kernel_by_id(record.id) is not None
     assert service.queue.jobs() == []
+
+
+def audited(service: Service) -> list[AuditEntry]:
+    """The audit log with what was counted so far."""
+    service.state.access.flush()
+    return [stored.entry for stored in service.state.access.audit.entries()]
+
+
+def test_refused_names_and_origins_are_in_the_audit_log(service: Service) -> None:
+    for number in range(3):
+        service.http.post("/v1/kernels", content=BODY, headers={"Host": f"attacker{number}.example"})
+    service.http.get("/v1/jobs", headers={"Origin": "http://attacker.example"})
+    assert sorted(audited(service), key=lambda entry: entry.outcome) == [
+        AuditEntry(None, "GET", "*", 403, "127.0.0.1"),
+        AuditEntry(None, "POST", "*", 421, "127.0.0.1", 3),
+    ]
+
+
+def test_refused_names_are_bounded_rows_whatever_the_methods(service: Service) -> None:
+    for number in range(MAX_REFUSALS + 20):
+        service.http.request(f"X{number}", "/", headers={"Host": "attacker.example"})
+    log = audited(service)
+    assert (len(log), sum(entry.count for entry in log)) == (MAX_REFUSALS + 1, MAX_REFUSALS + 20)
 
 
 def test_our_own_pages_and_who_is_no_browser_may(service: Service) -> None:

@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, serving
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tirgemm.gemm import Gemm
 from tirgemm.service.server import limited_protocol
+from tirgemm.service.server.connection_limits import RESERVED
 from tirgemm.service.server.limited_protocol import LimitedProtocol
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.blobs import BlobStore
@@ -32,9 +33,9 @@ def small(tmp_path: Path) -> Iterator[Service]:
         yield actual
 
 
-def connect(service: Service) -> socket.socket:
+def connect(service: Service, source: str = "127.0.0.1") -> socket.socket:
     host, port = service.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
@@ -140,7 +141,10 @@ def test_what_is_no_http_is_a_problem_too(service: Service, data: bytes) -> None
         check_problem(connection, 400, "bad_request")
 
 
-def test_one_connection_more_than_the_limit_is_refused_and_a_free_one_is_taken_again(small: Service) -> None:
+def test_one_connection_more_than_the_limit_is_refused_and_a_free_one_is_taken_again(
+    small: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LimitedProtocol, "reserved_seconds", 0.1)
     with ExitStack() as stack:
         held = [stack.enter_context(connect(small)) for _ in range(8)]
         for connection in held:
@@ -152,10 +156,83 @@ def test_one_connection_more_than_the_limit_is_refused_and_a_free_one_is_taken_a
                 assert check_problem(one_more, 503, "too_many_connections")["retry-after"] == "1"
         held.pop().close()
         with httpx.Client(base_url=small.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
-            statuses = {http.get("/healthz").status_code for _ in range(1)}
+            statuses = {http.get("/v1/keys").status_code for _ in range(1)}
             while statuses == {503}:
-                statuses = {http.get("/healthz").status_code}
+                statuses = {http.get("/v1/keys").status_code}
         assert statuses == {200}
+
+
+def ask(service: Service, path: str, headers: str = "", source: str = "127.0.0.1") -> socket.socket:
+    """A connection of its own, from a loopback address, with a request for ``path``."""
+    connection = connect(service, source)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
+    return connection
+
+
+def status_of(service: Service, path: str, **options: str) -> int:
+    with ask(service, path, **options) as connection:
+        return int(read_until(connection, b"\r\n").split()[1])
+
+
+def test_probes_are_answered_however_many_connections_are_held(small: Service) -> None:
+    small.queue.register_worker("elsewhere:1:0", [CPU])
+    with ExitStack() as stack:
+        held = [stack.enter_context(connect(small)) for _ in range(8 + 3 * RESERVED)]
+        for path in ("/healthz", "/readyz", "/metrics") * RESERVED:
+            with ask(small, path) as probe:
+                status, headers, _ = answer_of(probe)
+                assert (status, headers["connection"]) == (200, "close"), path
+        for path in ("/", "/v1/keys", "/healthz/", "/v1/jobs?healthz"):
+            with ask(small, path) as other:
+                assert check_problem(other, 503, "too_many_connections")["retry-after"] == "1"
+        for connection in held[8 : 8 + 2 * RESERVED]:
+            check_problem(connection, 503, "too_many_connections")
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 9\r\n", "Transfer-Encoding: chunked\r\n"])
+def test_a_connection_of_the_reserve_waits_for_no_body(small: Service, header: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(connect(small))
+        with ask(small, "/healthz", header) as connection:
+            check_problem(connection, 503, "too_many_connections")
+
+
+def test_a_connection_of_the_reserve_that_asks_nothing_is_refused(
+    small: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LimitedProtocol.reserved_seconds == 2.0
+    monkeypatch.setattr(LimitedProtocol, "reserved_seconds", 0.1)
+    monkeypatch.setattr(LimitedProtocol, "header_seconds", 1e6)
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(connect(small))
+        with connect(small) as silent:
+            silent.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+            check_problem(silent, 503, "too_many_connections")
+
+
+def test_one_address_cannot_take_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited_protocol, "counted_address", lambda client: client[0])
+    with serving(tmp_path, max_connections=8, max_connections_per_address=3) as service, ExitStack() as stack:
+        held = [stack.enter_context(connect(service)) for _ in range(3)]
+        with ask(service, "/v1/keys") as one_more:
+            status, _, body = answer_of(one_more)
+        assert status == 503
+        assert json.loads(body)["detail"].startswith(
+            "127.0.0.1 has 3 connections, which is the limit for one address ("
+        )
+        assert status_of(service, "/healthz") == 200, "a proxy probes from the address that it asks from"
+        assert status_of(service, "/v1/keys", source="127.0.0.2") == 200
+        held.pop().close()
+        until(lambda: status_of(service, "/v1/keys") == 200)
+
+
+def test_loopback_may_take_all_connections_as_a_proxy_may_stand_there(tmp_path: Path) -> None:
+    with serving(tmp_path, max_connections=8, max_connections_per_address=3) as service, ExitStack() as stack:
+        for _ in range(7):
+            stack.enter_context(connect(service))
+        assert status_of(service, "/v1/keys") == 200
 
 
 def test_a_reader_that_does_not_read_is_cut_off(small: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from tests.service.support import CPU, ODD, Service, read_events, sse
+from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.service.http import events
 from tirgemm.tuning_db import JobRequest
@@ -99,6 +100,50 @@ def test_a_stream_that_broke_goes_on_behind_the_last_event_seen(service: Service
     assert read_events(service.http, job_id, after=10**9)[-1][1] == "done", (
         "the end is told again to who comes back late"
     )
+
+
+def ended(service: Service, ending: str) -> str:
+    """A job that a worker had begun, and that has ended so."""
+    job_id = queued(service)
+    assert service.queue.claim("elsewhere:1:0.0", [CPU.key], 60.0) is not None
+    for number in range(3):
+        service.queue.add_event(job_id, BatchProposed(trials=number))
+    if ending == "cancelled":
+        service.queue.cancel(job_id)
+        service.queue.add_event(job_id, BatchProposed(trials=3))  # its worker has not learnt of it yet
+    else:
+        service.queue.finish(job_id, "elsewhere:1:0.0", "failed", error="internal_error: it fell over")
+    return job_id
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "failed"])
+def test_who_has_seen_the_end_gets_all_that_comes_once_the_job_is_put_back(service: Service, ending: str) -> None:
+    job_id = ended(service, ending)
+    *told, (end, kind, _) = read_events(service.http, job_id)
+    assert kind == ending
+    assert end is not None
+    assert all(number is not None and number < end for number, _, _ in told)
+    for _ in range(3):
+        assert [event[:2] for event in read_events(service.http, job_id, after=end)] == [(end, ending)]
+    assert service.http.post(f"/v1/jobs/{job_id}/retry", json={}).status_code == 200
+    later = [service.queue.add_event(job_id, BatchProposed(trials=number)) for number in range(10, 15)]
+    service.http.delete(f"/v1/jobs/{job_id}")
+    *rest, (last, kind, _) = read_events(service.http, job_id, after=end)
+    assert [number for number, _, _ in rest] == later
+    assert kind == "cancelled"
+    assert last is not None
+    assert last > later[-1]
+    kinds = [kind for _, kind, _ in read_events(service.http, job_id)]
+    assert kinds == ["batch"] * (len(told) + 5) + ["cancelled"], "the first end is over"
+
+
+def test_the_end_of_a_job_of_before_ends_had_ids_repeats_the_last_one(service: Service) -> None:
+    job_id = ended(service, "failed")
+    with service.state.database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM events WHERE kind = 'failed'")
+    newest = service.queue.events(job_id)[-1].id
+    for after in (0, newest):
+        assert read_events(service.http, job_id, after=after)[-1][:2] == (newest, "failed")
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "failed"])

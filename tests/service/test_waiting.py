@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 from tests.contract.storage.databases import candidate
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving, sse
@@ -18,6 +19,7 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.models import EventRow
 from tirgemm.tuning_db.queue.batches import WantedProblem
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
@@ -210,6 +212,31 @@ def test_a_listener_that_comes_later_or_is_far_behind_misses_nothing(
     for thread in threads:
         thread.join(PATIENCE_S)
     assert heard == {name: list(range(28)) for name in range(4)}
+
+
+def test_more_events_between_two_looks_than_one_read_takes_are_all_told(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = service.queue.submit(REQUEST)[0].id
+    real, looks = service.queue.progress, threading.Event()
+    heard: list[str] = []
+    with httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
+        listener = threading.Thread(target=lambda: heard.extend(k for _, k, _ in read_events(http, job_id)))
+        listener.start()
+        until(lambda: any(feed.seen for feed in service.state.watch._feeds.values()))
+
+        def held(job_ids: list[str]) -> Any:
+            assert looks.wait(PATIENCE_S)
+            return real(job_ids)
+
+        monkeypatch.setattr(service.queue, "progress", held)
+        events = [{"job_id": job_id, "kind": "batch", "data": {}, "at": ""} for _ in range(2500)]
+        with service.state.database.write() as connection:
+            connection.execute(insert(EventRow), events)
+        service.queue.cancel(job_id)
+        looks.set()
+        listener.join(PATIENCE_S)
+    assert (len(heard), heard[-1]) == (2501, "cancelled")
 
 
 @pytest.mark.parametrize("path", ["wait", "events"])

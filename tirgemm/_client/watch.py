@@ -46,7 +46,8 @@ def watch(
             with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
                 lost_at, outage = 0.0, Outage(session.url, session.patience)
                 for event in stream:
-                    if event.id and event.id <= after:
+                    # The end of a job that ended under an older service has the id of the event before it.
+                    if event.id and event.id <= after and event.kind not in ENDED:
                         continue
                     after, attempt = max(after, event.id), 0
                     yield event

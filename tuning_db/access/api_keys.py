@@ -26,11 +26,14 @@ SECRET_PREFIX = "tirgemm_"
 SHOWN_CHARACTERS = 6
 MAX_NAME = 100
 MAX_EXPIRY_DAYS = 3650.0
+# With less a key would wait for hours between two requests.
+MIN_REQUESTS_PER_SECOND = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What one key may use; None is the service's default. Raises InvalidRequest for what is not above 0."""
+    """What one key may use; None is the service's default. Raises InvalidRequest for what is not above 0, and for less
+    than MIN_REQUESTS_PER_SECOND."""
 
     requests_per_second: float | None = None
     live_jobs: int | None = None
@@ -39,6 +42,11 @@ class Quotas:
     batch_problems_a_day: int | None = None
 
     def __post_init__(self) -> None:
+        rate = self.requests_per_second
+        if rate is not None and rate < MIN_REQUESTS_PER_SECOND:
+            raise InvalidRequest(
+                f"quota requests_per_second is {rate:g}; it must be at least {MIN_REQUESTS_PER_SECOND:g}"
+            )
         for name, value in asdict(self).items():
             if value is not None and not 0 < value < 2**63:
                 raise InvalidRequest(f"quota {name} is {value}; it must be above 0 and below 2^63")
@@ -149,6 +157,10 @@ class KeyTable(ClockedTables):
 
 
 def _key(row: Row[Any]) -> ApiKey:
+    quotas = {field.name: getattr(row, field.name) for field in fields(Quotas)}
+    if quotas["requests_per_second"] is not None:
+        # A row of before there was a least rate may have less.
+        quotas["requests_per_second"] = max(MIN_REQUESTS_PER_SECOND, quotas["requests_per_second"])
     return ApiKey(
         row.id,
         row.name,
@@ -159,5 +171,5 @@ def _key(row: Row[Any]) -> ApiKey:
         row.expires_at,
         row.revoked_at,
         row.last_used_at,
-        Quotas(**{field.name: getattr(row, field.name) for field in fields(Quotas)}),
+        Quotas(**quotas),
     )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, delete, select, update
+from sqlalchemy import ColumnElement, Connection, case, select, update
 
 from tirgemm.errors import LeaseLost, WorkersDied
-from tirgemm.events import BuildsCounted
-from tirgemm.status import ENDED, LIVE
-from tirgemm.tuning_db.models import EventRow, JobRow
+from tirgemm.status import LIVE
+from tirgemm.tuning_db.models import JobRow
+from tirgemm.tuning_db.queue.job_events import note_ends
 from tirgemm.tuning_db.times import iso
 
 # A job of which so many workers died, one after the other and without a new measurement, is set aside: the next one
@@ -48,16 +48,9 @@ def run_ended(until: float) -> dict[str, Any]:
 
 def cancel_live(connection: Connection, condition: ColumnElement[bool], now: float) -> None:
     """End the live jobs of ``condition`` as cancelled."""
-    ended = {"status": "cancelled", "live_key": None, "finished_at": iso(now)} | run_ended(now)
-    connection.execute(update(JobRow).where(condition, JobRow.status.in_(LIVE)).values(ended))
-    forget_builds(connection, condition)
-
-
-def forget_builds(connection: Connection, condition: ColumnElement[bool]) -> None:
-    """Delete the events that say how the builds of the jobs of ``condition`` stood, which grew with their time, where
-    the job has ended."""
-    over = select(JobRow.id).where(condition, JobRow.status.in_(ENDED))
-    connection.execute(delete(EventRow).where(EventRow.job_id.in_(over), EventRow.kind == BuildsCounted.KIND))
+    values = {"status": "cancelled", "live_key": None, "finished_at": iso(now)} | run_ended(now)
+    ended = update(JobRow).where(condition, JobRow.status.in_(LIVE)).values(values).returning(JobRow.id)
+    note_ends(connection, connection.execute(ended).scalars().all(), "cancelled", now)
 
 
 def note_progress(connection: Connection, job_id: str) -> None:
@@ -98,5 +91,6 @@ def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:
                 "finished_at": iso(now),
             }
         connection.execute(update(JobRow).where(JobRow.id == job.id).values(values))
-        forget_builds(connection, JobRow.id == job.id)
+        if values["status"] == "failed":
+            note_ends(connection, [job.id], "failed", now)
     return [job.id for job in jobs]

@@ -14,7 +14,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from tirgemm.service.http.batch_documents import BatchDocument, BatchList, BatchRequest, BatchSummary
 from tirgemm.service.http.batch_requests import answer_batch, repeatable_id
-from tirgemm.service.http.events import stream_batch
+from tirgemm.service.http.events import Follower, stream_batch
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After, Beats
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, require_own
@@ -148,12 +148,12 @@ def cancel_batch(batch: NamedBatch, state: State, caller: Caller) -> BatchDocume
 
 @router.get("/{batch_id}/events", response_class=EventSourceResponse)
 async def batch_events(
-    batch: NamedTotals, state: State, after: After, beats: Beats = False
+    batch: NamedTotals, state: State, after: After, caller: Caller, beats: Beats = False
 ) -> AsyncIterator[ServerSentEvent]:
     """How far the batch is, now and whenever one of its problems changes its state; ends when the batch does.
 
     Kinds: progress, and last one of done, cancelled; each has the batch without its items. Whoever comes back with
     Last-Event-ID is told how far it is by then. A comment comes every 15 seconds in which nothing happens.
     """
-    async for event in stream_batch(state, batch.id, after, beats=beats):
+    async for event in stream_batch(state, batch.id, after, Follower(state.access, caller, beats=beats)):
         yield event

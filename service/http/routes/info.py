@@ -135,6 +135,7 @@ def meta(state: State) -> Meta:
             "header_bytes": MAX_HEADER_BYTES,
             "request_seconds": REQUEST_SECONDS,
             "connections": settings.max_connections,
+            "connections_per_address": settings.connections_of_address,
             "size": MAX_SIZE,
             "operand_bytes": MAX_OPERAND_BYTES,
             "trials": settings.max_trials,

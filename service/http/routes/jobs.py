@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
-from tirgemm.service.http.events import last_event_id, stream
+from tirgemm.service.http.events import Follower, last_event_id, stream
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import (
     JSON_BODY,
@@ -146,11 +146,13 @@ def retry_job(job: FoundJob, body: RetryRequest, state: State, caller: Caller, r
 
 
 @router.get("/{job_id}/events", response_class=EventSourceResponse)
-async def job_events(job: FoundJob, state: State, after: After, beats: Beats = False) -> AsyncIterator[ServerSentEvent]:
+async def job_events(
+    job: FoundJob, state: State, after: After, caller: Caller, beats: Beats = False
+) -> AsyncIterator[ServerSentEvent]:
     """The job's events as they happen, from the first one or from behind Last-Event-ID; ends when the job ends.
 
     Kinds: started, phase, fallback, batch, builds, candidate, race, selected, and last one of done, failed, cancelled.
     A comment comes every 15 seconds in which nothing happens.
     """
-    async for event in stream(state, job.id, after, beats=beats):
+    async for event in stream(state, job.id, after, Follower(state.access, caller, beats=beats)):
         yield event

@@ -13,6 +13,8 @@ from tirgemm.errors import LeaseLost, QueueFull
 from tirgemm.events import BatchProposed
 from tirgemm.tuning.records import Status
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+from tirgemm.tuning_db.queue.job_leases import MAX_DEATHS
 
 
 class JobLeaseContract(QueueFixtures):
@@ -212,3 +214,49 @@ class JobLeaseContract(QueueFixtures):
         assert queue.claim_fallback("w1", KEYS, 5.0) is None
         joined, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=second.id)
         assert (created, joined) == (False, job), "a job that is joined keeps its own"
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("how", ["finished", "cancelled", "set aside"])
+    def test_an_end_has_an_id_between_what_comes_before_and_after_it(self, queue: JobQueue, how: str) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        other, _ = queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        ids: list[int] = []
+
+        def newest(job_id: str) -> int:
+            return queue.progress([job_id])[job_id].newest_event
+
+        def end() -> None:
+            if how == "finished":
+                queue.finish(job.id, "w1", "failed")
+            elif how == "cancelled":
+                queue.cancel(job.id)
+            else:
+                queue.declare_dead("w1")
+
+        for _ in range(2):
+            ids.append(queue.add_event(job.id, BatchProposed()))
+            for _ in range(MAX_DEATHS - 1 if how == "set aside" else 0):
+                self.claimed(queue)
+                queue.declare_dead("w1")
+            assert self.claimed(queue).id == job.id
+            end()
+            ids.append(newest(job.id))
+            end()
+            assert newest(job.id) == ids[-1], "twice is the same as once"
+            if how == "cancelled":
+                ids += [queue.add_event(job.id, BatchProposed(), "w1"), newest(job.id)]
+            queue.retry(job.id)
+        assert ids == sorted(set(ids))
+        assert newest(other.id) == 0
+        told = [event.id for event in queue.events(job.id)]
+        assert told == ids[::2], "ends are told from the job"
+
+    def test_the_jobs_of_a_cancelled_batch_have_ends_with_ids(self, database: Database, queue: JobQueue) -> None:
+        wanted = [WantedProblem(JobRequest(GEMM.with_(m=m), DEVICE)) for m in (3, 5)]
+        batches = BatchTable(database)
+        batch = batches.submit(wanted, asked=2)
+        jobs = [job.id for job in queue.jobs()]
+        for _ in range(2):
+            batches.cancel(batch.id)
+            assert sorted(one.newest_event for one in queue.progress(jobs).values()) == [1, 2]

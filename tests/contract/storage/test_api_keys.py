@@ -105,6 +105,21 @@ def test_quotas_are_above_zero(value: int) -> None:
         Quotas(trials_a_day=value)
 
 
+@pytest.mark.parametrize("rate", [1e-310, 0.0009, 0.0, -1.0])
+def test_a_rate_that_nobody_could_wait_for_is_refused(rate: float) -> None:
+    with pytest.raises(InvalidRequest, match=f"requests_per_second is {rate:g}; it must be at least 0.001"):
+        Quotas(requests_per_second=rate)
+    assert Quotas(requests_per_second=0.001).requests_per_second == 0.001
+
+
+def test_a_key_of_before_there_was_a_least_rate_has_that(database: Database) -> None:
+    table = KeyTable(database)
+    table.create("ci", "read", quotas=Quotas(requests_per_second=1.0))
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE api_keys SET requests_per_second = 1e-300")
+    assert [key.quotas for key in table.entries()] == [Quotas(requests_per_second=0.001)]
+
+
 def test_scopes_include_those_before(sqlite_database: Database) -> None:
     table = KeyTable(sqlite_database)
     allowed = {name: table.create("x", name)[0] for name in ("read", "tune", "admin")}
