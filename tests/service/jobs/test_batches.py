@@ -354,7 +354,7 @@ def test_a_finished_job_whose_kernel_was_deleted_fails_the_watching_of_its_batch
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_folders(tmp_path, monkeypatch)
-    batch = post(service, gemms=["37x67x31"]).json()
+    batch = post(service, gemms=["53x67x31"]).json()
     job = service.queue.claim("w", [CPU.key], 60.0)
     assert job is not None
     kernel = kernel_record(service.store, job.request)
@@ -363,4 +363,4 @@ def test_a_finished_job_whose_kernel_was_deleted_fails_the_watching_of_its_batch
     assert watch()[0] == 0
     service.store.delete_kernel(kernel.id)
     code, _, err = watch()
-    assert (code, err.splitlines()[-1]) == (1, "without a kernel: 1 deleted (37x67x31:f16:nt)")
+    assert (code, err.splitlines()[-1]) == (1, "without a kernel: 1 deleted (53x67x31:f16:nt)")
