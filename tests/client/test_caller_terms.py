@@ -164,7 +164,8 @@ def test_arrays_are_asked_for_only_where_there_is_a_gpu(
             ["tune", "64x64x64", "--device", "sm_80"],
             lambda: tirgemm.tune("64x64x64", device="sm_80"),
             "device sm_80 is only named: it is an architecture to compile for, no device of this machine, so that "
-            "nothing can be measured on it",
+            "nothing can be measured on it; `tirgemm get 64x64x64:f16:nt --device sm_80 --unverified` has a service "
+            "build a kernel that nobody has run",
         ),
         (
             ["tune", "64x64x64", "--regime", "fast"],

@@ -177,7 +177,8 @@ def test_a_table_of_evidence_names_the_files_that_there_are_not(tmp_path: Path) 
         file.save()
     every = "`simt`, `mma`, `wmma`, `wgmma`"
     assert evidence_table(tmp_path / "gpu", tmp_path).splitlines()[-1] == (
-        f"There is no file of random cases of {every}; mutants of {every}; compute-sanitizer of `simt`, `wmma`, `wgmma`."
+        f"There is no file of random cases of {every}; mutants of {every}; "
+        "compute-sanitizer of `simt`, `wmma`, `wgmma`."
     )
     assert evidence_table(tmp_path / "cpu", tmp_path).splitlines()[-1] == (
         "There is no file of mutants on the emulator of `simt`, `wmma`, `wgmma`."
