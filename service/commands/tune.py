@@ -235,11 +235,13 @@ def _show(record: KernelRecord) -> None:
     console.out.print(table)
     if record.timings.members:
         console.out.print(member_table(record.timings.members))
+    if busy := next((timing.busy for timing in timings.values() if timing.busy), None):
+        console.out.print(busy, style="yellow")
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.default == str(record.config)
     words = [
         role_words(record.role, portable=record.portable, other_device=record.other_device),
-        *(["the default is the best"] if default and record.role == "tuned" else []),
+        *([record.timings.reason or "the default stays"] if default and record.role == "tuned" else []),
     ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]
     console.out.print("; ".join(words))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.helpers.scripts import script
 from tests.newcomer.pages import all_pages
 from tirgemm.bench import results
 from tirgemm.families import FAMILIES
@@ -143,3 +147,28 @@ def test_what_is_said_of_missed_mutants_is_what_the_evidence_has() -> None:
     assert counts["epilogue", "barrier.cluster.arrive.release.aligned weakened"] == 1 + 2
     assert f"{len(missed) - sum(whole.values()) - 2} of them are in the table. The other 18 are" in text
     assert not whole.keys() & {place(row) for row in unmodelled}
+
+
+def test_a_kernel_that_is_shown_is_as_fast_as_the_reason_for_it_says() -> None:
+    _, _, answer = script("scripts/render_api_examples.py").written()["kernel"].partition("\nHTTP/1.1 ")
+    timings = json.loads(answer.partition("\n\n")[2].removesuffix("```\n"))["timings"]
+    selection, beside = timings["selection"], timings["sustained"]["baselines"]["default"]
+    said = f"{beside['ratio']} times as fast as the default, at least {selection['ratio_low']} with 95% confidence"
+    assert selection["reason"] == said
+    assert beside["median_us"] == pytest.approx(beside["ratio"] * timings["sustained"]["median_us"], rel=0.01)
+
+
+def test_an_examples_figures_are_brought_in_line_with_its_reason_alone() -> None:
+    as_chosen = script("scripts/example_values.py").as_chosen
+    told = {"median_us": 10.0, "baselines": {"numpy_f32": {"median_us": 60.0, "ratio": 6.0}, "default": {"ratio": 0.9}}}
+    reason = "1.03 times as fast as the default, at least 1.01 with 95% confidence"
+    timings = {"sustained": told, "selection": {"reason": reason, "ratio_low": 0.8}, "search": {"trials": 3}}
+    shown = as_chosen(timings)
+    assert shown["sustained"]["baselines"] == {
+        "numpy_f32": {"median_us": 60.0, "ratio": 6.0},
+        "default": {"median_us": 10.3, "ratio": 1.03},
+    }
+    assert (shown["selection"]["ratio_low"], shown["search"]) == (1.01, {"trials": 3})
+    stays = timings | {"selection": {"reason": "the default stays", "ratio_low": 1.0}}
+    assert as_chosen(stays) == stays
+    assert as_chosen({"sustained": "…", "selection": "…"}) == {"sustained": "…", "selection": "…"}
