@@ -104,11 +104,6 @@ class Device:
             "that nothing can be measured on it"
         )
 
-    def only_built_for(self, gemm: str) -> str:
-        """``only_named``, and how to have a kernel of ``gemm`` built for it nevertheless."""
-        command = f"tirgemm get {gemm} --device {self.name} --unverified"
-        return f"{self.only_named}; `{command}` has a service build a kernel that nobody has run"
-
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits over the environment."""

@@ -108,13 +108,14 @@ def tune(
     if trust and key.public not in Trust.default().keys:
         Trust.of_user().add(key.public, f"the data folder {data}")
     if len(requests) > 1:
-        with open_store(data, db) as store:
+        with open_store(data, db) as store, _unverified_offered(request):
             _tune_many(requests, store, key, lock_dir, as_json=as_json)
         return
     tracker = ProgressTracker(str(request.gemm))
     told: list[Event] = []
     try:
         with (
+            _unverified_offered(request),
             open_store(data, db) as store,
             console_view(tracker, console.err, quiet=as_json) as view,
             _stopped_by_interrupt(view) as stop,
@@ -206,6 +207,20 @@ def describe(record: KernelRecord) -> dict[str, Any]:
         "certificate": certificate,
         "created_at": record.created_at,
     }
+
+
+@contextmanager
+def _unverified_offered(request: TuneRequest) -> Iterator[None]:
+    """Where a device is refused because it is only named: say what builds for it nevertheless."""
+    from tirgemm.errors import DeviceUnavailable
+
+    try:
+        yield
+    except DeviceUnavailable as error:
+        if request.device.present:
+            raise
+        command = f"tirgemm get {request.gemm} --device {request.device.name} --unverified"
+        raise DeviceUnavailable(f"{error}; `{command}` has a service build a kernel that nobody has run") from error
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Evaluator:
     @property
     def measurer(self) -> Measurer:
         if self.workbench.measurer is None:
-            raise DeviceUnavailable(self.workbench.device.only_built_for(str(self.gemm)))
+            raise DeviceUnavailable(self.workbench.device.only_named)
         return self.workbench.measurer
 
     @property

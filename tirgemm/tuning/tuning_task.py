@@ -138,7 +138,7 @@ class TuningTask:
 
     def require_present(self) -> None:
         if not self.device.present:
-            raise DeviceUnavailable(self.device.only_built_for(str(self.gemm)))
+            raise DeviceUnavailable(self.device.only_named)
 
 
 def chosen_families(gemm: Gemm, device: Device, names: Iterable[str] | None) -> tuple[Family, ...]:
