@@ -12,6 +12,7 @@ from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, Policy
 from tirgemm.torch.kernel_table import KernelTable, is_tuned
 from tirgemm.torch.linear_problems import LinearProblems
+from tirgemm.torch.linear_race import MARGIN
 from tirgemm.torch.prepared_call import SLOWER
 
 if TYPE_CHECKING:
@@ -43,8 +44,14 @@ def _words(kernel: Kernel | None) -> str:
     return "tuned" if is_tuned(kernel) else "default"
 
 
-def _measured(ratio: float) -> str:
-    return "not raced" if math.isnan(ratio) else f"{ratio:.3f} of its time"
+def _lost(ratio: float, rows: Range) -> str:
+    """Our time over PyTorch's for rows that it is left; one below 1 was not enough below, or not in enough turns."""
+    if math.isnan(ratio):
+        return f"not raced for {_counted(rows)} rows"
+    words = f"{ratio:.3f} of its time for {_counted(rows)} rows"
+    if ratio >= 1:
+        return words
+    return f"{words}, but not {'clearly less' if ratio > 1 - MARGIN else 'in enough turns'}"
 
 
 def _counted(rows: Range) -> str:
@@ -74,7 +81,7 @@ class LinearKernels:
         device = self.linear.device
         kernel = self._table.find(gemm, device) if device is not None else None
         left = self._table.excluded_rows(gemm, device) if device is not None else {}
-        told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows" for rows, ratio in left.items())
+        told = ", ".join(_lost(ratio, rows) for rows, ratio in left.items())
         if kernel is not None:
             return f"{_words(kernel)}; {SLOWER}, {told}" if left else _words(kernel)
         if left:
