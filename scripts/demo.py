@@ -177,8 +177,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         why = f"; {row['why_default']}" if row["why_default"] else ""
         console.print(f"{row['gemm']}: {row['config']}{why}", style="dim")
-        if row["busy"]:
-            console.print(f"{row['gemm']}: {row['busy']}", style="yellow")
+    if busy := [row["busy"] for row in rows if row["busy"]]:
+        console.print(f"{len(busy)} of {len(rows)} were {busy[-1]}", style="yellow")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_the_table_says_why_the_default_stays_and_what_was_timed_on_a_busy_machi
     busy = "timed while the machine was busy (a load average of 9.00 on 2 CPUs)"
     script("scripts/demo.py").show([ROW, ROW | {"gemm": "1x2x3:f16:nt", "why_default": REASON, "busy": busy}])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"64x64x64:f16:nt: {CONFIG} 1x2x3:f16:nt: {CONFIG}; {REASON} 1x2x3:f16:nt: {busy}" in said
+    assert f"64x64x64:f16:nt: {CONFIG} 1x2x3:f16:nt: {CONFIG}; {REASON} 1 of 2 were {busy}" in said
 
 
 def test_the_default_has_a_reason_and_another_kernel_none() -> None:
