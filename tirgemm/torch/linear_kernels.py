@@ -44,18 +44,19 @@ def _words(kernel: Kernel | None) -> str:
     return "tuned" if is_tuned(kernel) else "default"
 
 
-def _lost(ratio: float, rows: Range) -> str:
-    """Our time over PyTorch's for rows that it is left; one below 1 was not enough below, or not in enough turns."""
-    if math.isnan(ratio):
-        return f"not raced for {_counted(rows)} rows"
-    words = f"{ratio:.3f} of its time for {_counted(rows)} rows"
-    if ratio >= 1:
-        return words
-    return f"{words}, but not {'clearly less' if ratio > 1 - MARGIN else 'in enough turns'}"
+def _measured(ratio: float) -> str:
+    return "not raced" if math.isnan(ratio) else f"{ratio:.3f} of its time"
 
 
 def _counted(rows: Range) -> str:
     return str(rows if rows.low < rows.high else rows.low)
+
+
+def _but(ratio: float) -> str:
+    """Why a kernel lost that took less than PyTorch's time; empty for others."""
+    if ratio >= 1 or math.isnan(ratio):
+        return ""
+    return f", but not {'clearly less' if ratio > 1 - MARGIN else 'in enough turns'}"
 
 
 class LinearKernels:
@@ -81,7 +82,7 @@ class LinearKernels:
         device = self.linear.device
         kernel = self._table.find(gemm, device) if device is not None else None
         left = self._table.excluded_rows(gemm, device) if device is not None else {}
-        told = ", ".join(_lost(ratio, rows) for rows, ratio in left.items())
+        told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows{_but(ratio)}" for rows, ratio in left.items())
         if kernel is not None:
             return f"{_words(kernel)}; {SLOWER}, {told}" if left else _words(kernel)
         if left:
