@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.tables import table
 from tirgemm.bench.results import Document, Row, load
+from tirgemm.families import FAMILIES
 from verification.evidence import FORMAT
 
 _NOT_CAUGHT = "not caught"
+# The folder of what ran on the emulator, and what the kinds of evidence are called there and on a GPU.
+_EMULATOR = "cpu"
+_EMULATED = {"emulated": "mutants on the emulator"}
+_ON_GPU = {"verified": "random cases", "mutants": "mutants", "sanitized": "compute-sanitizer"}
+_CPU_FAMILY = "x86"
 
 
 def evidence(folder: Path, suites: Path) -> str:
-    """Every evidence file of a device: what was done to which family, and what came of it."""
+    """Every evidence file of a device: what was done to which family, and what came of it; then which files there are
+    not."""
     del suites
     lines = []
-    for name, document in _files(folder).items():
+    files = _files(folder)
+    for name, document in files.items():
         rows = document["rows"]
         checked = sum(row.get("checked", 0) for row in rows)
         worst = max((row.get("error", 0.0) for row in rows), default=0.0)
@@ -25,7 +33,8 @@ def evidence(folder: Path, suites: Path) -> str:
         compared = [f"{checked:,}", f"{worst:.3f}"] if checked else ["", ""]
         lines.append([f"`{name}`", commits, _counts(Counter(row["status"] for row in rows)), str(len(rows)), *compared])
     head = ["file", "commit", "what became of them", "rows", "elements compared", "worst error / bound"]
-    return table(head, lines, 3) if lines else "Nothing was verified here yet."
+    absent = _absent(folder, files.values())
+    return "\n\n".join([table(head, lines, 3), *absent]) if lines else "Nothing was verified here yet."
 
 
 def mutants(folder: Path, suites: Path) -> str:
@@ -56,6 +65,19 @@ def mutants(folder: Path, suites: Path) -> str:
     return "\n\n".join(parts) or "No mutants were run yet."
 
 
+def _absent(folder: Path, documents: Iterable[Document]) -> Iterator[str]:
+    """A sentence with the kinds of evidence that there is no file of, each with its families; none where all are
+    there."""
+    kinds = _EMULATED if folder.name == _EMULATOR else _ON_GPU
+    present = {(document["kind"], document["family"]) for document in documents}
+    parts = []
+    for kind, words in kinds.items():
+        families = [name for name in FAMILIES if name != _CPU_FAMILY and (kind, name) not in present]
+        parts += [f"{words} of {', '.join(f'`{name}`' for name in families)}"] if families else []
+    if parts:
+        yield f"There is no file of {'; '.join(parts)}."
+
+
 def _files(folder: Path) -> dict[str, Document]:
     documents = {path.name: load(path) for path in sorted(folder.glob("*.json.gz"))}
     return {name: document for name, document in documents.items() if document.get("format") == FORMAT}
@@ -63,7 +85,7 @@ def _files(folder: Path) -> dict[str, Document]:
 
 def _emulated(results: Path, family: str) -> dict[str, str]:
     """What every mutant of a family did on the emulator, by the mutant's key; empty where none were run."""
-    path = results / "cpu" / f"{family}.emulated.json.gz"
+    path = results / _EMULATOR / f"{family}.emulated.json.gz"
     return {row["key"]: row["status"] for row in load(path)["rows"]} if path.exists() else {}
 
 

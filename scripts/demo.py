@@ -28,6 +28,7 @@ from tirgemm._terminal.tables import Column, Table
 from tirgemm.detect import device as detect
 from tirgemm.errors import TirgemmError
 from tirgemm.events import Phase
+from tirgemm.hardware import ARCHITECTURES
 from tirgemm.progress import ProgressTracker
 from tirgemm.timings import Timings
 
@@ -41,7 +42,7 @@ BUDGET = {"trials": 24, "seconds": 30.0}
 
 def main() -> int:
     started = time.monotonic()
-    device = detect()
+    device = demo_device(detect())
     shapes = [Gemm.parse(text) for text in (GPU_SHAPES if device.kind == "cuda" else CPU_SHAPES)]
     console.print(Text.assemble(("tirgemm demo", "bold"), f" on {device.model} ({device.key})"))
     STATE.mkdir(exist_ok=True)
@@ -77,6 +78,11 @@ def main() -> int:
     return 0
 
 
+def demo_device(first: Device) -> Device:
+    """The GPU that is there, where kernels are made for its architecture, else the CPU."""
+    return first if first.kind == "cpu" or first.arch in ARCHITECTURES else detect("cpu")
+
+
 @contextmanager
 def service() -> Iterator[str]:
     """``tirgemm serve`` on a free loopback port, with its worker; stopped at the end."""
@@ -109,8 +115,8 @@ def tuned(client: Client, gemm: Gemm, device: Device) -> None:
     seconds, statuses = time.monotonic() - began, tracker.statuses
     words = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "answered from the database"
     us = Timings.from_json(kernel["timings"]).of("sustained")
-    best = f"  best {us.median_us:.1f} us" if us else ""
-    console.print(Text.assemble(("●", "green"), f" {gemm}  {seconds:.2f} s{best}  {words}"))
+    served = f"  {us.median_us:.1f} us a call as it is served" if us else ""
+    console.print(Text.assemble(("●", "green"), f" {gemm}  {seconds:.2f} s{served}  {words}"))
 
 
 def client_environment(device: Device) -> Path:
@@ -169,8 +175,10 @@ def show(rows: list[dict[str, Any]]) -> None:
     console.print()
     console.print("error: the largest, over its bound; call: timed in the client's environment", style="dim")
     for row in rows:
-        best = ": the default is the best" if row["default_is_best"] else ""
-        console.print(f"{row['gemm']}: {row['config']}{best}", style="dim")
+        why = f"; {row['why_default']}" if row["why_default"] else ""
+        console.print(f"{row['gemm']}: {row['config']}{why}", style="dim")
+    if busy := [row["busy"] for row in rows if row["busy"]]:
+        console.print(f"{len(busy)} of {len(rows)} were {busy[-1]}", style="yellow")
 
 
 if __name__ == "__main__":

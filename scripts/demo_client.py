@@ -13,6 +13,7 @@ from typing import Any
 
 from tirgemm import Client, Gemm
 from tirgemm import _trial as trial
+from tirgemm.artifact import Kernel
 
 FORBIDDEN = ("tvm", "xgboost", "sqlalchemy", "fastapi", "ray")
 
@@ -41,10 +42,16 @@ def measured(client: Client, gemm: Gemm, device: str) -> dict[str, Any]:
         "default_us": baselines.pop("default"),
         "baselines": baselines,
         "error_over_bound": tried.error,
-        "default_is_best": kernel.timings.default == str(kernel.config),
+        "why_default": why_default(kernel),
+        "busy": timing.busy,
         "call_us": tried.median_us,
         "certified": bool((kernel.manifest.certificate or {}).get("passed")),
     }
+
+
+def why_default(kernel: Kernel) -> str:
+    """Why the search chose the default, in a sentence; empty where it chose something else."""
+    return kernel.timings.reason or "the default stays" if kernel.timings.default == str(kernel.config) else ""
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 A marker is ``<!-- explain:ARGUMENTS -->`` to ``<!-- /explain -->``, the arguments those of ``tirgemm explain``. Within
 it ``<!-- run: output -->`` tells the tests of the documentation that the block is output, not a command to be run.
-``--check`` compares the headings and the columns: figures change with the families' defaults and the compiler.
+``--check`` compares the headings, the columns and the configs: figures change with the compiler, and what is explained
+only with a config.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from unittest import mock
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "explain.md"
 BLOCK = re.compile(r"(<!-- explain:(.*?) -->\n)(.*?)(<!-- /explain -->)", re.DOTALL)
+# The config that is explained, over as many lines as it takes, up to the next name of a value.
+CONFIG = re.compile(r"^  config +(.*?)(?=^  \S)", re.MULTILINE | re.DOTALL)
 WIDTH = 118
 
 
@@ -50,11 +53,12 @@ def opening(arguments: str) -> str:
 
 
 def structure(text: str) -> list[str]:
-    """The headings, and the names of the columns below them."""
+    """The headings, the names of the columns below them, and the configs."""
     lines = [line for line in text.splitlines() if line.strip()]
     heads = [line for line in lines if re.match(r"[A-Z]", line)]
     columns = [" ".join(lines[at - 1].split()) for at, line in enumerate(lines) if set(line.strip()) == {"\u2500"}]
-    return [*heads, *columns]
+    configs = [" ".join(config.split()) for config in CONFIG.findall(text)]
+    return [*heads, *columns, *configs]
 
 
 def differences(page: str) -> list[str]:

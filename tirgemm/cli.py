@@ -188,6 +188,8 @@ def get(
         if timing:
             ratios = ", ".join(f"{x.ratio:.2f} of {name}" for name, x in timing.baselines.items())
             console.out.print(f"{timing.median_us:.2f} us a call ({regime}){'; speed ' + ratios if ratios else ''}")
+            if timing.busy:
+                console.out.print(timing.busy, style="yellow")
         if fault:
             console.out.print(f"not verified: {fault}", style="yellow")
 

@@ -67,6 +67,15 @@ class Timing(TimingsPart):
         return None if time is None else time.ratio
 
     @property
+    def busy(self) -> str | None:
+        """A warning where more ran on the machine than it has CPUs; None where not, and where nobody said."""
+        load, cpus = self.conditions.get("loadavg"), self.conditions.get("cpus")
+        if not isinstance(load, int | float) or not isinstance(cpus, int) or load <= cpus:
+            return None
+        shared = f"a load average of {load:.2f} on {cpus} CPU{'s' * (cpus != 1)}"
+        return f"timed while the machine was busy ({shared}): times and ratios may be far off"
+
+    @property
     def fastest_baseline(self) -> str | None:
         """The name of the fastest baseline that ran beside it, the default aside; None where none did."""
         ratios = {name: time.ratio for name, time in self.baselines.items() if name != "default" and time.ratio > 0}
@@ -117,9 +126,10 @@ class ConfigOrigin(TimingsPart):
 class SearchSummary(TimingsPart):
     """What a search spent: candidates built (``trials``), those ``pruned`` by rule, all of them by status, why it
     ``ended`` and the ``seconds`` of its budget (None in old records, which do not say), the ``families`` where they
-    were restricted, and where the configs are from where those were ``shipped``. ``effort`` is its level, and
-    ``expected_gain`` the share in speed that was expected of the batch behind the last one; None where nothing says.
-    ``sizes`` are the values of m that were searched for a kernel set, whose counts are those of the largest."""
+    were restricted, and where the configs are from where those were ``shipped``. ``effort`` is its level, ``asked`` the
+    one that was named where it made another, and ``expected_gain`` the share in speed that was expected of the batch
+    behind the last one; None where nothing says. ``sizes`` are the values of m that were searched for a kernel set,
+    whose counts are those of the largest."""
 
     trials: int = 0
     pruned: Mapping[str, int] = field(default_factory=dict)
@@ -131,6 +141,7 @@ class SearchSummary(TimingsPart):
     effort: str | None = None
     expected_gain: float | None = None
     sizes: tuple[int, ...] | None = None
+    asked: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

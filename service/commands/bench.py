@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm._terminal.tables import Table
 from tirgemm.events import Event, SearchStarted
-from tirgemm.gemm import REGIMES, Regime, regime_named
+from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.commands.tune import Data, LockDir, Url
 from tirgemm.tuning.budget import Budget
@@ -115,15 +116,7 @@ def bench(
             progress.advance(task)
             progress.console.print(_line(row, kept), highlight=False, markup=False, soft_wrap=True)
 
-        tracker = ProgressTracker()
-
-        def on_event(event: Event) -> None:
-            nonlocal tracker
-            if isinstance(event, SearchStarted):
-                tracker = ProgressTracker()
-            tracker(event)
-            progress.update(task, description=str(tracker.progress))
-
+        teller = _Teller(progress, task, quiet=as_json)
         options = BenchOptions(
             baselines=None if asked is None else tuple(asked),
             budget=budget,
@@ -134,7 +127,8 @@ def bench(
             finalists=finalists,
             races=races,
             clock=clock,
-            on_event=on_event,
+            on_event=teller.on_event,
+            on_shape=teller.on_shape,
         )
         runner = Bench(workbench, options)
         left = runner.run(works, names, on_row, limit_s=limit)
@@ -148,6 +142,37 @@ def bench(
             console.out.print(f"{left} shapes are left: run it again with --resume")
 
     console.emit(as_json, document, show)
+
+
+class _Teller:
+    """Says what is being done with a shape: beside the bar on a terminal, else in lines of their own, the first as the
+    shape begins."""
+
+    def __init__(self, progress: Progress, task: TaskID, *, quiet: bool) -> None:
+        self._progress = progress
+        self._task = task
+        self._tells_lines = not progress.console.is_terminal and not quiet
+        self._tracker = ProgressTracker()
+        self._lines: LineView | None = None
+        self._shape = ""
+
+    def on_shape(self, gemm: Gemm, number: int, of: int) -> None:
+        self._shape, self._lines = str(gemm), None
+        if self._tells_lines:
+            self._print(f"shape {number} of {of}")
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, SearchStarted):
+            self._tracker, self._lines = ProgressTracker(), None
+        if self._tells_lines:
+            self._lines = self._lines or LineView(self._tracker, self._print, interval=LOG_SECONDS)
+            self._lines(event)
+        else:
+            self._tracker(event)
+            self._progress.update(self._task, description=str(self._tracker.progress))
+
+    def _print(self, line: str) -> None:
+        self._progress.console.print(f"{self._shape}: {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _regimes(text: str) -> list[Regime]:

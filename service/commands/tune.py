@@ -108,13 +108,14 @@ def tune(
     if trust and key.public not in Trust.default().keys:
         Trust.of_user().add(key.public, f"the data folder {data}")
     if len(requests) > 1:
-        with open_store(data, db) as store:
+        with open_store(data, db) as store, _unverified_offered(request):
             _tune_many(requests, store, key, lock_dir, as_json=as_json)
         return
     tracker = ProgressTracker(str(request.gemm))
     told: list[Event] = []
     try:
         with (
+            _unverified_offered(request),
             open_store(data, db) as store,
             console_view(tracker, console.err, quiet=as_json) as view,
             _stopped_by_interrupt(view) as stop,
@@ -209,6 +210,20 @@ def describe(record: KernelRecord) -> dict[str, Any]:
 
 
 @contextmanager
+def _unverified_offered(request: TuneRequest) -> Iterator[None]:
+    """Where a device is refused because it is only named: say what builds for it nevertheless."""
+    from tirgemm.errors import DeviceUnavailable
+
+    try:
+        yield
+    except DeviceUnavailable as error:
+        if request.device.present:
+            raise
+        command = f"tirgemm get {request.gemm} --device {request.device.name} --unverified"
+        raise DeviceUnavailable(f"{error}; `{command}` has a service build a kernel that nobody has run") from error
+
+
+@contextmanager
 def _stopped_by_interrupt(view: ProgressView) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, which is acknowledged at once; the second ends the process with 130."""
     from tirgemm.tuning.process.interrupts import acknowledgement, stop_on_interrupt
@@ -235,11 +250,13 @@ def _show(record: KernelRecord) -> None:
     console.out.print(table)
     if record.timings.members:
         console.out.print(member_table(record.timings.members))
+    if busy := next((timing.busy for timing in timings.values() if timing.busy), None):
+        console.out.print(busy, style="yellow")
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.default == str(record.config)
     words = [
         role_words(record.role, portable=record.portable, other_device=record.other_device),
-        *(["the default is the best"] if default and record.role == "tuned" else []),
+        *([record.timings.reason or "the default stays"] if default and record.role == "tuned" else []),
     ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]
     console.out.print("; ".join(words))

@@ -99,7 +99,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise AlreadyRunning(f"port {port} of {host} is in use by another process; choose another, or 0") from error
+            words = f"port {port} of {host} is in use by another process; choose another by --port, or --port 0"
+            raise AlreadyRunning(words) from error
         raise InvalidRequest(f"port {port} of {host} cannot be listened on: {error.strerror}") from error
     return listener
 

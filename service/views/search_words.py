@@ -23,6 +23,7 @@ def search_words(search: SearchSummary | None, trials: int) -> str:
     known = Effort(search.effort) if search.effort in list(Effort) else None
     if search.ended == "expected_gain":
         ended = f", then the expected gain was under {100 * known.least_gain:g} %" if known else ", then it was little"
-    words = f"{trials}{ended}" + (f"; effort {search.effort}" if search.effort else "")
+    effort = search.asked or search.effort
+    words = f"{trials}{ended}" + (f"; effort {effort}" if effort else "")
     gain = search.expected_gain
     return words if gain is None else f"{words}, {100 * gain:.2g} % expected of the next batch"

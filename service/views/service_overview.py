@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+from collections import Counter
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -53,13 +54,15 @@ class MedianGain:
 @dataclass(frozen=True, slots=True)
 class ServiceOverview:
     """The stored kernels by role, of how many ``problems`` and ``devices``; the speed of the newest tuned ones relative
-    to the default and to the fastest baseline of the same run; the newest of all."""
+    to the default and to the fastest baseline of the same run, which are the ``baselines``, the most frequent first;
+    the newest of all."""
 
     kernels: dict[Role, int]
     problems: int
     devices: int
     over_default: MedianGain
     over_baseline: MedianGain
+    baselines: tuple[str, ...]
     newest: tuple[NewKernel, ...]
 
 
@@ -83,7 +86,7 @@ class OverviewReader:
 
 def _overview(database: Database) -> ServiceOverview:
     newest_tuned = (
-        select(KernelFigureRow.default_ratio, KernelFigureRow.baseline_ratio)
+        select(KernelFigureRow.default_ratio, KernelFigureRow.baseline_ratio, KernelFigureRow.baseline)
         .where(KernelFigureRow.role == "tuned")
         .order_by(KernelFigureRow.seq.desc())
         .limit(GAINS_OF)
@@ -97,8 +100,9 @@ def _overview(database: Database) -> ServiceOverview:
         {role: sum(row.kernels for row in places if row.role == role) for role in ROLES},
         problems,
         len({row.device_key for row in places}),
-        _median([default for default, _ in ratios if default is not None]),
-        _median([baseline for _, baseline in ratios if baseline is not None]),
+        _median([row.default_ratio for row in ratios if row.default_ratio is not None]),
+        _median([row.baseline_ratio for row in ratios if row.baseline_ratio is not None]),
+        tuple(name for name, _ in Counter(row.baseline for row in ratios if row.baseline).most_common()),
         tuple(map(_new_kernel, kernels_by_id(database, ids))),
     )
 

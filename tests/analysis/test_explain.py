@@ -599,4 +599,7 @@ def test_an_example_without_a_section_is_noticed() -> None:
     assert examples.differences(block) == []
     assert examples.differences(block.replace("Global memory", "Golbal memory"))
     assert examples.differences(block.replace("<!-- run: output -->", ""))
+    assert examples.differences(block.replace("block_m=", "block_m=1", 1)), "another config"
+    assert examples.differences(block.replace("barriers=", "barriers=1", 1)), "another one in its last line"
+    assert examples.differences(block.replace("registers  ", "registers 1", 1)) == [], "a figure"
     assert examples.rendered(block) == block

@@ -188,6 +188,16 @@ def test_every_shape_has_a_row_in_every_variant_beside_its_baselines(tmp_path: P
     assert bench.measurer.calls == [("sustained", (TUNED.digest,), ("numpy_f32",))] * 3, "one contest a shape"
 
 
+def test_each_shape_is_told_as_it_begins(tmp_path: Path, suite: Suite) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def on_shape(gemm: Gemm, number: int, of: int) -> None:
+        told.append((str(gemm), number, of))
+
+    measured(tmp_path / "tiny.sustained.json", suite, FakeWorkbench(), on_shape=on_shape)
+    assert told == [(gemm, number, len(SHAPES)) for number, gemm in enumerate(SHAPES, 1)]
+
+
 def test_a_shape_is_raced_as_often_as_asked_and_the_spread_shows(tmp_path: Path, suite: Suite) -> None:
     class Drifting(FakeMeasurer):
         """Ours is slower from race to race, the baseline is not."""

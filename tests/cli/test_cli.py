@@ -222,6 +222,14 @@ def test_get_tunes_and_writes_the_artifact(run: Run, home: Path, fake: FakeServi
     assert run("get", fake.gemm, "--fallback", "-o", "mean[while]")[:2] == (code, out), "as it was called before"
 
 
+def test_get_says_that_the_machine_was_busy(run: Run, home: Path, fake: FakeService) -> None:
+    del home
+    timing = fake.kernels["70ed"]["timings"]["sustained"]
+    assert "busy" not in run("get", fake.gemm, "--trust", SIGNER.public)[1]
+    timing["conditions"] = {"loadavg": 9.0, "cpus": 2}
+    assert "a load average of 9.00 on 2 CPUs" in run("get", fake.gemm)[1]
+
+
 def test_an_interrupt_ends_the_waiting_and_not_the_job(run: Run, fake: FakeService, home: Path) -> None:
     fake.streams = [[EVENTS[0], KeyboardInterrupt()]]
     code, out, err = run("get", fake.gemm, "--trust", SIGNER.public)

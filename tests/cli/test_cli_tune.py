@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from tirgemm.artifact import Trust, load
 from tirgemm.errors import Interrupted
 from tirgemm.events import Event, event_from_json
 from tirgemm.service import cli
-from tirgemm.timings import BaselineTime, NotTimed, StreamTiming, Timing, Timings
+from tirgemm.timings import BaselineTime, NotTimed, SelectionReason, StreamTiming, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning.tuned_kernel import TuneRequest
 from tirgemm.tuning.tuning_task import Control
@@ -137,6 +138,21 @@ def test_tune_shows_the_figures_and_trusts_its_key_when_told(
     assert "best 6.00 us (2.00 x the default)" in said.err
     assert Trust.default().keys == {fake.keywords["signer"].public}
     assert cli.main(["verify", "k.tirgemm", "--no-run"]) == 0
+
+
+@pytest.mark.usefixtures("fake")
+def test_tune_says_why_the_default_stays_and_that_the_machine_was_busy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "the default stays: the best of the others is 1.010 times as fast, but only at least 0.990"
+    busy = Timing(6.0, 3, {"default": BaselineTime(6.0, 1.0)}, {"loadavg": 9.0, "cpus": 2})
+    timings = Timings({"sustained": busy}, str(CONFIG), SelectionReason(reason, 1.0))
+    plain = record
+    monkeypatch.setattr(f"{__name__}.record", lambda gemm: replace(plain(gemm), timings=timings))
+    assert cli.main(["tune", SHAPE, "--data", "data"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"tuned; {reason}; certified" in said
+    assert said.count("a load average of 9.00 on 2 CPUs") == 1
 
 
 def test_an_interrupt_ends_the_search_with_what_it_has_and_130(

@@ -161,12 +161,6 @@ def test_arrays_are_asked_for_only_where_there_is_a_gpu(
             "device 'gpu' is unknown; devices are cpu, cuda, cuda:N, sm_80, sm_86, sm_89, sm_90a",
         ),
         (
-            ["tune", "64x64x64", "--device", "sm_80"],
-            lambda: tirgemm.tune("64x64x64", device="sm_80"),
-            "device sm_80 is only named: it is an architecture to compile for, no device of this machine, so that "
-            "nothing can be measured on it",
-        ),
-        (
             ["tune", "64x64x64", "--regime", "fast"],
             lambda: tirgemm.tune("64x64x64", regime="fast"),
             "regime is 'fast'; it must be one of sustained, isolated",
@@ -280,6 +274,21 @@ def test_requests_are_not_what_a_client_is_advised(detail: str, words: str) -> N
     )
 
 
+def test_a_device_that_is_only_named_is_not_measured_and_a_command_says_what_builds_for_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (
+        "device sm_80 is only named: it is an architecture to compile for, no device of this machine, so that "
+        "nothing can be measured on it"
+    )
+    assert raised(lambda: tirgemm.tune("64x64x64", device="sm_80")) == words
+    command = "`tirgemm get 64x64x64:f16:nt --device sm_80 --unverified`"
+    for gemms in (["64x64x64"], ["64x64x64", "65x64x64"]):
+        assert cli.main(["tune", *gemms, "--device", "sm_80"]) == 1
+        told = capsys.readouterr().err
+        assert told.endswith(f"error: {words}; {command} has a service build a kernel that nobody has run\n")
+
+
 @pytest.mark.parametrize("status", [404, 501])
 def test_a_server_of_something_else_is_asked_about(status: int) -> None:
     with pytest.raises(ServiceError, match="is it a tirgemm service"):
@@ -290,7 +299,10 @@ def test_a_server_of_something_else_is_asked_about(status: int) -> None:
     ("options", "says"),
     [
         (["--port", "99999"], "setting port (--port, TIRGEMM_PORT) is 99999; it should be less than or equal to 65535"),
-        (["--port", "{taken}"], "port {taken} of 127.0.0.1 is in use by another process; choose another, or 0"),
+        (
+            ["--port", "{taken}"],
+            "port {taken} of 127.0.0.1 is in use by another process; choose another by --port, or --port 0",
+        ),
     ],
 )
 def test_a_port_that_cannot_be_is_named(options: list[str], says: str, home: Path) -> None:

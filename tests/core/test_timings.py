@@ -123,3 +123,19 @@ def test_members_of_a_newer_version_stay_beside_those_that_are_known() -> None:
 def test_a_ratio_is_to_a_baseline_of_the_same_run() -> None:
     timing = Timing(2.0, 3, {"default": BaselineTime(3.0, 1.5)})
     assert (timing.ratio_to("default"), timing.ratio_to("triton")) == (1.5, None)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ({"loadavg": 7.314, "cpus": 2}, "a load average of 7.31 on 2 CPUs"),
+        ({"loadavg": 2, "cpus": 1}, "a load average of 2.00 on 1 CPU)"),
+        ({"loadavg": 2.0, "cpus": 2}, None),
+        ({"loadavg": 7.3}, None),
+        ({"loadavg": "many", "cpus": None}, None),
+        ({}, None),
+    ],
+)
+def test_a_time_that_was_taken_on_a_busy_machine_says_so(conditions: dict[str, Any], said: str | None) -> None:
+    words = Timing(2.0, 3, {}, conditions).busy
+    assert words is None if said is None else said in str(words)

@@ -61,6 +61,8 @@ def queued(service: Service, gemm: str = ODD) -> str:
 
 def test_jobs_are_listed_in_80_columns_and_filtered(service: Service, run: Run) -> None:
     code, out, _ = run("jobs", "list", "--url", service.url)
+    assert (code, out) == (0, f"{service.url} has no jobs\n")
+    code, out, _ = run("jobs", "list", "--status", "queued", "--url", service.url)
     assert (code, out) == (0, f"{service.url} has no such job\n")
     first, second = queued(service), queued(service, LONG)
     service.queue.cancel(first)

@@ -92,6 +92,23 @@ def test_a_kernel_is_kept_that_wins_by_more_than_the_spread(
     assert [linear.replaced for linear in report.linears] == [is_kept, False, is_kept]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (1.25, "1.250 of its time for 5 rows"),
+        (0.985, "0.985 of its time for 5 rows, but not in enough turns"),  # give or take 0.02
+        (0.995, "0.995 of its time for 5 rows, but not clearly less"),
+    ],
+)
+def test_a_report_says_why_a_kernel_that_took_less_time_lost(
+    ratio: float, words: str, ratios: dict[int, float]
+) -> None:
+    made = model()
+    ratios[5] = ratio
+    report = accelerated(made, SampleSource(stored=[FIVE]), rows=5, policy="tuned", measured=True)
+    assert report.linears[0].problems == ((FIVE, f"{SLOWER}, {words}"),)
+
+
 def test_a_linear_that_pytorch_computes_faster_throughout_is_given_back(ratios: dict[int, float]) -> None:
     from tirgemm.torch import routed
 

@@ -124,3 +124,14 @@ def test_quick_is_the_models_best_eight_and_the_default_by_estimates(gpu: FakeBe
 def test_an_unknown_effort_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidRequest, match="effort is 'great'; it must be one of none, quick, standard, exhaustive"):
         effort_named("great")
+
+
+def test_a_search_on_top_of_another_says_which_effort_was_asked_for() -> None:
+    bench = FakeBench()
+    first, _ = tuned(bench, Effort.QUICK)
+    assert first.timings.search is not None
+    assert first.timings.search.asked is None
+    more = Tuning(GEMM, bench, "sustained", Budget.of("quick", trials=2).on_top_of(first.trials)).run()
+    assert more.timings.search is not None
+    assert (more.trials, more.timings.ended) == (first.trials + 2, "trials")
+    assert (more.timings.search.effort, more.timings.search.asked) == ("exhaustive", "quick")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import check
+from benchmarks.evidence_tables import evidence as evidence_table
 from benchmarks.evidence_tables import mutants as mutants_table
 from tests.helpers.named_config import named_config
 from tirgemm.bench import results
@@ -165,6 +166,22 @@ def test_tables_say_what_the_emulator_adds(tmp_path: Path) -> None:
     assert row == "| a wait removed | exact test 1 | 3 | 2 | 2 | wrong 1, not caught 1 |"
     assert (
         mutants_table(tmp_path / "cpu", tmp_path).splitlines()[-1] == "| a wait removed | emulator: wrong 2 | 3 | 1 |"
+    )
+
+
+def test_a_table_of_evidence_names_the_files_that_there_are_not(tmp_path: Path) -> None:
+    for folder, kind in (("gpu", "sanitized"), ("cpu", "emulated")):
+        (tmp_path / folder).mkdir()
+        file = EvidenceFile(tmp_path / folder / f"mma.{kind}.json.gz", kind, "mma", H200, commit="abc")
+        file.add("one", {"status": PASSED, "mutant": "", "emulated": "64x64x64:f16:nt"})
+        file.save()
+    every = "`simt`, `mma`, `wmma`, `wgmma`"
+    assert evidence_table(tmp_path / "gpu", tmp_path).splitlines()[-1] == (
+        f"There is no file of random cases of {every}; mutants of {every}; "
+        "compute-sanitizer of `simt`, `wmma`, `wgmma`."
+    )
+    assert evidence_table(tmp_path / "cpu", tmp_path).splitlines()[-1] == (
+        "There is no file of mutants on the emulator of `simt`, `wmma`, `wgmma`."
     )
 
 

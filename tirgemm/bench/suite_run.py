@@ -112,7 +112,8 @@ class BenchOptions:
     shape is tuned within ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime, which is
     run ``races`` times. An effort's kernel is what its search chooses from an empty store, with neither certificate nor
     figures of its own; with ``clock`` it is the whole answer, each from a store of its own, with nothing built ahead,
-    and its row says how long that took. Raises InvalidRequest for a family that there is not and for counts below 1.
+    and its row says how long that took. ``on_shape`` is told each shape as it begins, its number and of how many.
+    Raises InvalidRequest for a family that there is not and for counts below 1.
     """
 
     baselines: tuple[str, ...] | None = None
@@ -125,14 +126,14 @@ class BenchOptions:
     races: int = RACES
     clock: bool = False
     on_event: EventHandler | None = None
+    on_shape: Callable[[Gemm, int, int], None] | None = None
 
     def __post_init__(self) -> None:
         for name in self.families or ():
             family_named(name)  # refuses a name that there is not
-        if self.finalists < 1:
-            raise InvalidRequest(f"finalists are {self.finalists}; there must be at least 1")
-        if self.races < 1:
-            raise InvalidRequest(f"races are {self.races}; there must be at least 1")
+        for name, count in (("finalists", self.finalists), ("races", self.races)):
+            if count < 1:
+                raise InvalidRequest(f"{name} are {count}; there must be at least 1")
 
 
 class Bench:
@@ -161,15 +162,16 @@ class Bench:
         ``on_row(row, kept)`` sees every row; each is saved at once.
         """
         chosen = tuple(variants)
-        for variant in chosen:
-            if variant not in VARIANTS:
-                raise InvalidRequest(f"variant {variant!r} is unknown; variants are {', '.join(VARIANTS)}")
+        if unknown := [variant for variant in chosen if variant not in VARIANTS]:
+            raise InvalidRequest(f"variant {unknown[0]!r} is unknown; variants are {', '.join(VARIANTS)}")
         started = time.monotonic()
         shapes = list(self._shapes(works, chosen, on_row))
         done = 0
         for shape in self._ahead(shapes):
             if limit_s is not None and time.monotonic() - started > limit_s:
                 break
+            if self.options.on_shape is not None:
+                self.options.on_shape(shape.gemm, done + 1, len(shapes))
             rows = self._rows(shape, chosen)
             shape.work.file.put(*rows)
             done += 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tirgemm.gemm import Gemm, Range
 from tirgemm.torch.kernel_lookup import BEING_MADE, KernelLookup, role_of
 from tirgemm.torch.linear_problems import LinearProblems
+from tirgemm.torch.linear_race import MARGIN
 from tirgemm.torch.prepared_call import SLOWER
 
 _USABLE = ("tuned", "default", BEING_MADE)
@@ -38,6 +39,13 @@ def _counted(rows: Range) -> str:
     return str(rows if rows.low < rows.high else rows.low)
 
 
+def _but(ratio: float) -> str:
+    """Why a kernel lost that took less than PyTorch's time; empty for others."""
+    if ratio >= 1 or math.isnan(ratio):
+        return ""
+    return f", but not {'clearly less' if ratio > 1 - MARGIN else 'in enough turns'}"
+
+
 class LinearKernels:
     """The kernels of one linear's problems: what ``lookup`` said of each, and which are wanted. The table of kernels
     then has what there is."""
@@ -60,7 +68,7 @@ class LinearKernels:
         device = self.linear.device
         kernel = self._table.find(gemm, device) if device is not None else None
         left = self._table.excluded_rows(gemm, device) if device is not None else {}
-        told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows" for rows, ratio in left.items())
+        told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows{_but(ratio)}" for rows, ratio in left.items())
         if kernel is not None:
             return f"{role_of(kernel)}; {SLOWER}, {told}" if left else role_of(kernel)
         if left:

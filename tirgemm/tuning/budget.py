@@ -4,7 +4,7 @@ covers a requested one."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tirgemm.errors import InvalidRequest
@@ -25,12 +25,14 @@ class Budget:
     """What a search may spend: it ends by its ``effort``, after ``trials`` candidates built (those already recorded for
     the problem count) or ``seconds`` of search at the latest.
 
-    Building the fallback, selecting and certifying come on top. Raises InvalidRequest outside the limits.
+    Building the fallback, selecting and certifying come on top. ``asked`` is the effort that somebody named, where the
+    search makes another one. Raises InvalidRequest outside the limits.
     """
 
     trials: int = Effort.STANDARD.usual_trials
     seconds: float = Effort.STANDARD.usual_seconds
     effort: Effort = Effort.STANDARD
+    asked: Effort | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.trials) is not int or not 1 <= self.trials <= MAX_TRIALS:
@@ -57,7 +59,8 @@ class Budget:
     def on_top_of(self, spent: int) -> Budget:
         """The budget of a search that goes on from ``spent`` recorded trials and is to try ``trials`` more: for who
         wants more than the effort gave, so that only a gain of next to nothing ends it earlier."""
-        return Budget(min(self.trials + spent, MAX_TRIALS), self.seconds, Effort.EXHAUSTIVE)
+        trials, asked = min(self.trials + spent, MAX_TRIALS), self.asked or self.effort
+        return Budget(trials, self.seconds, Effort.EXHAUSTIVE, asked=asked)
 
 
 def is_within_default(budget: Budget) -> bool:

@@ -278,6 +278,7 @@ class Tuning(TuningTask):
             ended=ended,
             seconds=self.budget.seconds,
             effort=self.effort.value,
+            asked=None if self.budget.asked in (None, self.effort) else str(self.budget.asked),
             expected_gain=expected_gain,
             families=tuple(family.name for family in self.families) if restricted else None,
         )

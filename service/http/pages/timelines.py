@@ -26,8 +26,8 @@ router = APIRouter(tags=["pages"])
 
 class TimelineDocument(BaseModel):
     """The timeline of a kernel. Without a recording ``reason`` says why, ``command`` records one, where its family has
-    time stamps, for ``place`` in the service's data folder, and ``illustration`` is one that comes with the package, of
-    the problem nearest to this one."""
+    time stamps, for ``place`` in the service's data folder, and ``illustration``, of such a family alone, is one that
+    comes with the package, of the problem nearest to this one."""
 
     kernel: str
     gemm: str
@@ -85,7 +85,7 @@ def _timeline(state: ServiceState, kernel_id: str) -> TimelineDocument:
         command=None if unable else f"tirgemm explain --kernel {record.id} --timeline {place.name}",
         place=f"{place.parent.name}/{place.name}",
         reason=None if drawn is not None else reason,
-        illustration=None if drawn is not None else similar_timeline(record.gemm),
+        illustration=None if unable or drawn is not None else similar_timeline(record.gemm),
     )
 
 

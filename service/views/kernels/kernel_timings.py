@@ -31,12 +31,13 @@ class TimedEntry:
 @dataclass(frozen=True, slots=True)
 class RegimeTimes:
     """One run in a regime: the kernel first, then the default, then the other baselines from the fastest on; without
-    entries ``missing`` says why."""
+    entries ``missing`` says why. ``busy`` warns where the machine had more to do than CPUs."""
 
     regime: Regime
     entries: tuple[TimedEntry, ...] = ()
     conditions: Mapping[str, Any] = field(default_factory=dict)
     missing: str | None = None
+    busy: str | None = None
 
 
 def regime_times(record: KernelRecord, samples: Sequence[SampleSet]) -> tuple[RegimeTimes, ...]:
@@ -63,7 +64,7 @@ def _times(record: KernelRecord, regime: Regime, samples: Sequence[SampleSet]) -
         theirs = taken.baselines.get(name, ()) if taken is not None else ()
         entries.append(entry(name, time.median_us, theirs, ratio_spread(name, time.ratio, theirs, ours)))
     entries.sort(key=lambda entry: (entry.name != "", entry.name != "default", entry.median_us))
-    return RegimeTimes(regime, tuple(entries), told.conditions)
+    return RegimeTimes(regime, tuple(entries), told.conditions, busy=told.busy)
 
 
 def _run_of(timing: Timing, samples: Sequence[SampleSet]) -> SampleSet | None:

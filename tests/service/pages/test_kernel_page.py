@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def test_times_stand_beside_the_default_and_baselines_with_their_samples(service
     html = page(service, f"/kernels/{kernel.id}")
     assert html.count('<svg class="samples"') == 2
     assert "1.25 times as fast as the default" in html
+
+
+def test_times_of_a_busy_machine_are_marked(service: Service) -> None:
+    kernel = searched_kernel(service.store)
+    told = kernel.timings.of("sustained")
+    assert told is not None
+    busy = replace(told, conditions={**told.conditions, "loadavg": 9.0, "cpus": 2})
+    marked = service.store.put_kernel(replace(kernel, timings=kernel.timings.with_regime("sustained", busy), id=""))
+    warning = "timed while the machine was busy (a load average of 9.00 on 2 CPUs)"
+    assert [warning in str(run["busy"]) for run in document(service, f"/kernels/{marked.id}")["times"]] == [True, False]
+    assert page(service, f"/kernels/{marked.id}").count(warning) == 1
 
 
 def test_a_later_kernel_of_the_same_config_lends_no_samples(service: Service) -> None:

@@ -463,11 +463,19 @@ def test_the_front_page_says_what_there_is(service: Service, browser: Browser) -
     assert (overview["kernels"]["tuned"], overview["problems"], overview["devices"]) == (3, 3, 1)
     assert overview["over_default"] == {"ratio": 2.5, "kernels": 3}
     assert overview["over_baseline"] == {"ratio": 1.5, "kernels": 3}
+    assert overview["baselines"] == ["torch.matmul"]
     newest = overview["newest"][0]
     assert (newest["gemm"], newest["us"], newest["baseline"]) == ("131x67x31:f16:nt", 16.0, "torch.matmul")
     page = browser.open("/").text
     own = f"tirgemm get 4096x4096x4096:f16:nt --url {service.url}<"
-    for words in ("2.50 ×", "1.50 ×", "131x67x31:f16:nt", f'href="/kernels/{newest["id"]}"', own):
+    for words in (
+        "2.50 ×",
+        "1.50 ×",
+        "the fastest baseline (torch.matmul): the median of 3",
+        "131x67x31:f16:nt",
+        f'href="/kernels/{newest["id"]}"',
+        own,
+    ):
         assert words in page, words
     service.http.delete(f"/v1/kernels/{newest['id']}")
     assert service.http.get("/").json()["overview"]["problems"] == 2

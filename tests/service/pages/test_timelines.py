@@ -122,6 +122,7 @@ def test_a_family_without_time_stamps_says_so(service: Service, browser: Browser
     page = unescape(browser.open(f"/kernels/{kernel_id}/timeline").text)
     assert "kernels of family simt have no time stamps; families that have them: wgmma" in page
     assert "tirgemm explain" not in page
+    assert "The timeline of another kernel" not in page
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ computes."""
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -114,6 +115,7 @@ def test_conditions_name_the_load_and_the_mean_clock(tmp_path: Path) -> None:
     actual = host_conditions(tmp_path)
     assert actual["clock_mhz"] == 2500
     assert {"at", "loadavg"} <= set(actual)
+    assert actual["cpus"] == os.cpu_count()
     assert "clock_mhz" not in host_conditions(tmp_path / "nowhere")
 
 

@@ -18,8 +18,9 @@ def now() -> str:
 
 
 def host_conditions(proc: Path = Path("/proc")) -> dict[str, Any]:
-    """Load average over a minute and, where Linux shows it, the processors' mean clock."""
-    conditions: dict[str, Any] = {"at": now(), "loadavg": round(os.getloadavg()[0], 2)}
+    """Load average over a minute, the processors that it is shared among and, where Linux shows it, their mean
+    clock."""
+    conditions: dict[str, Any] = {"at": now(), "loadavg": round(os.getloadavg()[0], 2), "cpus": os.cpu_count()}
     try:
         text = (proc / "cpuinfo").read_text()
     except OSError:

@@ -1,0 +1,174 @@
+"""What pages say of families, results and evidence, held to the families and to the results files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.scripts import script
+from tests.newcomer.pages import all_pages
+from tirgemm.bench import results
+from tirgemm.families import FAMILIES
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import ARCHITECTURES, named_device
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_YET = "not measured yet"
+# What stands in place of a table without figures.
+EMPTY_TABLE = "Not measured yet: `"
+
+
+def test_readme_names_the_architectures_that_each_family_is_written_for() -> None:
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\([^|]*\| ([^|]*) \|", (ROOT / "README.md").read_text(), re.MULTILINE))
+    gpus = {name: family for name, family in FAMILIES.items() if name != "x86"}
+    assert rows.keys() == {*gpus, "x86"}
+    gemms = [Gemm.parse(f"4096x4096x4096:{dtype}:nt") for dtype in ("f16", "f32")]
+    for name, family in gpus.items():
+        devices = {arch: named_device(arch) for arch in ARCHITECTURES}
+        able = {a for a, device in devices.items() if any(family.supports(gemm, device) is None for gemm in gemms)}
+        assert set(re.findall(r"sm_\w+", rows[name])) == able, name
+        newer = named_device("sm_90a").with_(arch="sm_100")
+        assert all(family.supports(gemm, newer) for gemm in gemms), name
+    started = (ROOT / "docs" / "getting-started.md").read_text().partition("## Install")[0]
+    assert set(re.findall(r"`(sm_\w+)` \((?:A100|RTX|H100)", started)) == set(ARCHITECTURES)
+
+
+def sections(text: str) -> Iterator[tuple[str, str]]:
+    """Each heading of a page, as an anchor, with what stands between it and the next one."""
+    for title, body in re.findall(r"^#+ (.*)\n((?:(?!#+ ).*\n)*)", text, re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"), body
+
+
+def test_a_link_to_a_table_without_figures_says_so() -> None:
+    unmeasured = {
+        anchor for anchor, body in sections((ROOT / "docs" / "results.md").read_text()) if EMPTY_TABLE in body
+    }
+    links = 0
+    for path in all_pages(ROOT):
+        if path.parent.name == "decisions":
+            continue
+        for part in re.split(r"\n\n|\n(?=[|-] )", path.read_text()):
+            for page, anchor in re.findall(r"\]\(([\w./]*)#([\w-]+)\)", part):
+                if Path(page or path).name == "results.md" and anchor in unmeasured:
+                    links += 1
+                    assert NOT_YET in " ".join(part.lower().split()), (path.name, part)
+    assert links or not unmeasured
+
+
+def table(page: str, name: str) -> str:
+    """What stands between the markers of a table of results."""
+    text = (ROOT / "docs" / page).read_text()
+    return text.partition(f"<!-- results:{name} -->")[2].partition(f"<!-- /results:{name} -->")[0]
+
+
+def test_the_goals_of_held_out_problems_are_compared_with_the_tables_figures() -> None:
+    text = (ROOT / "docs" / "results.md").read_text()
+    together = (
+        r"^\| \*\*[\w, -]+ together\*\*, rows of whole 16 bytes; \d+ \| (\w+) \| ([\d.]+) \(([\d.]+)[^|]*\| ([\d.]+)"
+    )
+    rows = {name: figures for name, *figures in re.findall(together, table("results.md", "nvidia-h200/held_out"), re.M)}
+    means = dict(re.findall(r"^\| `(\w+)`, geometric mean: [^|]*\| ([\d.]+ and [\d.]+)", text, re.M))
+    worst = dict(re.findall(r"^\| `(\w+)`, worst problem over `torch.matmul`: [^|]*\| ([\d.]+) \|", text, re.M))
+    assert means == {name: f"{of_torch} and {of_cublaslt}" for name, (of_torch, _, of_cublaslt) in rows.items()}
+    assert worst == {name: least for name, (_, least, _) in rows.items() if name in worst}
+    assert len(worst) == 2
+
+
+def won(regime: str, knob: str, *classes: int) -> dict[str, int]:
+    """How many shapes of these classes of m each choice of a knob won, by the table of knobs."""
+    part = table("results.md", "nvidia-h200/knobs").partition(f"{regime}; ")[2].partition("isolated; ")[0]
+    rows = re.findall(rf"^\| {knob} \| (\w+) \| ([\d |]*?) \| \+", part, re.MULTILINE)
+    return {choice: sum(int(counts.split("|")[at].strip() or 0) for at in classes) for choice, counts in rows}
+
+
+def test_what_won_is_what_the_table_of_knobs_says() -> None:
+    text = (ROOT / "docs" / "wgmma.md").read_text().partition("### What won")[2].partition("## Rules")[0]
+    every, few, many = range(4), 0, 3
+    claims = [
+        (won("sustained", "tile_m", few), "64"),
+        (won("sustained", "tile_k", few), "128"),
+        (won("sustained", "swap", few), "1"),
+        (won("sustained", "tile_m", many), "128"),
+        (won("sustained", "tile_k", many), "64"),
+        (won("sustained", "swap", many), "1"),
+        (won("sustained", "schedule", 0, 1, 2), "cooperative"),
+        (won("sustained", "reduction", *every), "kernel"),
+        (won("isolated", "reduction", *every), "cluster"),
+        (won("sustained", "resident", *every), "2"),
+    ]
+    assert re.findall(r"(\d+ of \d+)", text.replace("58 and 56 of 115", "")) == [
+        f"{counts[choice]} of {sum(counts.values())}" for counts, choice in claims
+    ]
+    schedules = won("sustained", "schedule", many)
+    assert f"({schedules['cooperative']} and {schedules['pingpong']} of {sum(schedules.values())})" in text
+
+
+Evidence = list[dict[str, Any]]
+
+
+def evidence(name: str) -> tuple[Evidence, Evidence]:
+    """The mutants of a file of evidence, and those of them that were not caught."""
+    rows = results.load(ROOT / "benchmarks" / "results" / f"{name}.json.gz")["rows"]
+    return [row for row in rows if row["mutant"]], [row for row in rows if row["status"].startswith("not caught")]
+
+
+def place(row: dict[str, Any]) -> tuple[str, str]:
+    return row["where"].partition(": ")[2], row["what"]
+
+
+def test_what_is_said_of_missed_mutants_is_what_the_evidence_has() -> None:
+    text = " ".join((ROOT / "docs" / "wgmma.md").read_text().split())
+    (modelled, unmodelled), (on_gpu, missed) = evidence("cpu/wgmma.emulated"), evidence("nvidia-h200/wgmma.mutants")
+    for who, verb, mutants, uncaught in (("model", "ran", modelled, unmodelled), ("H200", "ran", on_gpu, missed)):
+        kernels = len({row["source_sha256"] for row in mutants})
+        assert f"The {who}** {verb} {len(mutants)} mutants of {kernels} kernels and missed {len(uncaught)}." in text
+    assert not {row["source_sha256"] for row in modelled} & {row["source_sha256"] for row in on_gpu}
+    assert sum("wait_group.read" in row["what"] for row in unmodelled) == 6
+    # What is not in the table of those that change nothing, by the instruction; of three of them only some are not.
+    counts = Counter(place(row) for row in missed)
+    whole = {
+        ("consumer", "wgmma.wait_group.sync.aligned 1 removed"): 4,
+        ("consumer", "wgmma.wait_group.sync.aligned 1 weakened"): 4,
+        ("epilogue", "cp.async.bulk.commit_group removed"): 2,
+        ("epilogue", "fence.proxy.async.shared::cta removed"): 2,
+        ("producer", "griddepcontrol.wait removed"): 1,
+        ("start", "tvm_builtin_cuda_cta_sync removed"): 1,
+        ("start", "barrier.cluster removed"): 1,
+        ("start", "two barriers of the cluster removed"): 1,
+    }
+    assert {which: counts[which] for which in whole} == whole
+    assert counts["epilogue", "bar.sync removed"] == 1 + 3
+    assert counts["epilogue", "barrier.cluster.arrive.release.aligned weakened"] == 1 + 2
+    assert f"{len(missed) - sum(whole.values()) - 2} of them are in the table. The other 18 are" in text
+    assert not whole.keys() & {place(row) for row in unmodelled}
+
+
+def test_a_kernel_that_is_shown_is_as_fast_as_the_reason_for_it_says() -> None:
+    _, _, answer = script("scripts/render_api_examples.py").written()["kernel"].partition("\nHTTP/1.1 ")
+    timings = json.loads(answer.partition("\n\n")[2].removesuffix("```\n"))["timings"]
+    selection, beside = timings["selection"], timings["sustained"]["baselines"]["default"]
+    said = f"{beside['ratio']} times as fast as the default, at least {selection['ratio_low']} with 95% confidence"
+    assert selection["reason"] == said
+    assert beside["median_us"] == pytest.approx(beside["ratio"] * timings["sustained"]["median_us"], rel=0.01)
+
+
+def test_an_examples_figures_are_brought_in_line_with_its_reason_alone() -> None:
+    as_chosen = script("scripts/example_values.py").as_chosen
+    told = {"median_us": 10.0, "baselines": {"numpy_f32": {"median_us": 60.0, "ratio": 6.0}, "default": {"ratio": 0.9}}}
+    reason = "1.03 times as fast as the default, at least 1.01 with 95% confidence"
+    timings = {"sustained": told, "selection": {"reason": reason, "ratio_low": 0.8}, "search": {"trials": 3}}
+    shown = as_chosen(timings)
+    assert shown["sustained"]["baselines"] == {
+        "numpy_f32": {"median_us": 60.0, "ratio": 6.0},
+        "default": {"median_us": 10.3, "ratio": 1.03},
+    }
+    assert (shown["selection"]["ratio_low"], shown["search"]) == (1.01, {"trials": 3})
+    stays = timings | {"selection": {"reason": "the default stays", "ratio_low": 1.0}}
+    assert as_chosen(stays) == stays
+    assert as_chosen({"sustained": "…", "selection": "…"}) == {"sustained": "…", "selection": "…"}
