@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import plain_candidate, plain_json
 
+# What is no id of a kernel has no address in a service.
+KERNEL_ID = re.compile("[0-9a-f]{1,32}")
 _DEFAULTS: dict[str, Any] = {
     "message": "",
     "rule": "",
@@ -154,9 +157,15 @@ def _kernel_in(record: dict[str, Any]) -> KernelIn:
         timings=Timings.from_json(plain_json(record["timings"])),
         trials=_count_in(record["trials"], "trials"),
         created_at=_word(record, "created_at"),
-        id=_word(record, "id"),
+        id=_kernel_id(record["id"]),
     )
     return KernelIn(kernel, artifact, _word(record, "stored_at"))
+
+
+def _kernel_id(value: Any) -> str:
+    if not isinstance(value, str) or not KERNEL_ID.fullmatch(value):
+        raise InvalidRequest(f"id is {value!r:.80}; a kernel's is 1 to 32 hexadecimal digits in lower case")
+    return value
 
 
 def _word(record: dict[str, Any], name: str) -> str:

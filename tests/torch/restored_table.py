@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +15,9 @@ def restored_table() -> Iterator[Any]:
     from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
 
     torch.set_num_threads(1)
-    before = {table: copy.copy(table._entries) for table in (TABLE, DEPENDENT_TABLE)}
+    before = {table: table.copy() for table in (TABLE, DEPENDENT_TABLE)}
     with torch.no_grad():
         yield TABLE
-    for table, entries in before.items():
-        table._entries = entries
+    for table, kept in before.items():
+        table._entries, table._excluded = kept._entries, kept._excluded
         table._tell()

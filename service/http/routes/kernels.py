@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from typing import Annotated, Any
 
@@ -35,7 +34,6 @@ from tirgemm.tuning_db.upkeep.pins import set_pinned
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
 
 RETRY_SECONDS = 1
-_KERNEL_ID = re.compile("[0-9a-f]{1,32}")
 
 
 @router.post(
@@ -150,7 +148,7 @@ def delete_kernel(kernel_id: str, state: State) -> None:
     job that works on the problem goes on.
     """
     # Not looked at first: a damaged row is deleted, too.
-    if not (_KERNEL_ID.fullmatch(kernel_id) and state.store.delete_kernel(kernel_id)):
+    if not (KERNEL_ID.fullmatch(kernel_id) and state.store.delete_kernel(kernel_id)):
         raise _no_kernel(kernel_id)
 
 
@@ -164,7 +162,7 @@ def _pinned(state: ServiceState, kernel_id: str, *, pinned: bool) -> KernelDocum
 
 def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
     """The kernel of an id that a client sent. Raises Problem."""
-    record = state.store.kernel_by_id(kernel_id) if _KERNEL_ID.fullmatch(kernel_id) else None
+    record = state.store.kernel_by_id(kernel_id) if KERNEL_ID.fullmatch(kernel_id) else None
     if record is None:
         raise _no_kernel(kernel_id)
     return record
