@@ -29,6 +29,7 @@ from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db.record_values import KERNEL_ID
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])

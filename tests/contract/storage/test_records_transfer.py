@@ -221,15 +221,20 @@ def test_a_file_of_another_kind_or_version_is_refused(header: dict[str, Any], wo
             import_records(database, path)
 
 
-def test_an_artifact_that_was_changed_on_the_way_is_refused(
-    source: Database, make: MakeDatabase, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"artifact": "AAAA"}, "hash"), ({"id": "no-id"}, "'no-id'; a kernel's is 1 to 32 hexadecimal digits")],
+    ids=["artifact", "id"],
+)
+def test_a_kernel_that_was_changed_on_the_way_is_refused(
+    source: Database, make: MakeDatabase, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     target, path = make(), tmp_path / "records.jsonl"
     export_records(source, path, artifacts=True)
     lines = path.read_text().splitlines()
-    lines[-1] = _change(lines[-1], artifact="AAAA")
+    lines[-1] = _change(lines[-1], **changes)
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(InvalidRequest, match=f"line {len(lines)} .*hash"):
+    with pytest.raises(InvalidRequest, match=f"line {len(lines)} .*{words}"):
         import_records(target, path)
     assert SqlStore(target).kernels() == []
     assert SqlStore(target).candidate(key(1)) is None
