@@ -8,7 +8,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -119,6 +119,8 @@ def test_numbers_of_rows_are_problems_of_their_own() -> None:
     ):
         with pytest.raises(InvalidRequest, match=says):
             accelerate(model(), rows=wrong)
+    with pytest.raises(InvalidRequest, match=r"model is tensor\(.*; give a torch\.nn\.Module"):
+        accelerate(cast(Any, torch.ones(2)))
     with pytest.raises(InvalidRequest, match="policy is 'best'"):
         accelerate(model(), **unchecked(policy="best"))
 

@@ -341,6 +341,8 @@ def accelerate(
     ``race`` does so in the model itself. Raises InvalidRequest. Where it raises anything or is
     interrupted, the model is as before.
     """
+    if not isinstance(model, nn.Module):
+        raise InvalidRequest(f"model is {model!r:.80}; give a torch.nn.Module")
     policy_named(policy)
     numbers = row_counts(rows)
 
