@@ -25,6 +25,8 @@ logger = logging.getLogger("tirgemm.service")
 
 # What another process changes, such as `tirgemm keys revoke`, is seen after so long.
 CACHE_SECONDS = 2.0
+# How long who is let in already waits for the keys to be read again.
+PATIENCE_SECONDS = 0.5
 # Last uses and counted refusals are written once in so long.
 FLUSH_SECONDS = 60.0
 # So many different refusals are told apart between two writes; of more only the number is known.
@@ -67,12 +69,13 @@ class AccessControl:
         """Whether who was let in with ``key``, None where keys were off, would be let in now, by keys that were read
         half as long ago as others are taken: who is asked about is asked about again and again.
 
-        While the database does not answer, the keys that were read last count: it can neither revoke a key nor tell
-        anything new.
+        While the database does not answer, or not within PATIENCE_SECONDS, the keys that were read last count: it can
+        neither revoke a key nor tell anything new.
         """
         try:
-            keys = await self._read_within(CACHE_SECONDS / 2)
-        except StoreError:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                keys = await self._read_within(CACHE_SECONDS / 2)
+        except (StoreError, TimeoutError):
             keys = self._keys
         if key is None:
             return not keys

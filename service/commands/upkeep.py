@@ -123,6 +123,7 @@ def age_seconds(text: str) -> float:
     match = _AGE.fullmatch(text)
     if match is None:
         raise InvalidRequest(f"the age is {text!r:.40}; it must be a whole number with d, h, m or s behind it, as 90d")
-    if len(match[1].lstrip("0")) > len(str(_MAX_AGE)):
+    digits = match[1].lstrip("0") or "0"
+    if len(digits) > len(str(_MAX_AGE)):
         raise InvalidRequest(f"the age is {text!r:.40}; its number must be at most {_MAX_AGE}")
-    return float(int(match[1]) * _SECONDS[match[2]])
+    return float(int(digits) * _SECONDS[match[2]])

@@ -10,10 +10,10 @@ import json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.errors import TirgemmError
-from tirgemm.service.http.documents import KernelRequest
 from tirgemm.service.http.known.known_answers import PATH, KnownAnswer
 from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.request_bodies import KernelRequest
 from tirgemm.service.http.requests import stored_answer, unique_members
 from tirgemm.service.http.state import ServiceState
 from tirgemm.tuning_db.access.api_keys import ApiKey

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 
 from tirgemm.gemm import Regime
-from tirgemm.service.http.documents import WHOLE, BudgetRequest, QueueRequest
+from tirgemm.service.http.request_bodies import WHOLE, BudgetRequest, QueueRequest, RequestBody
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.queue.batch_totals import BatchStatus, BatchTotals, ItemState
 from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem
@@ -15,10 +15,8 @@ from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem
 Size = Annotated[StrictInt, Field(ge=1), WHOLE]
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(RequestBody):
     """Problems to be tuned together on one device in one regime: ``gemms``, ``shapes`` of one ``problem``, or both."""
-
-    model_config = ConfigDict(extra="forbid")
 
     gemms: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_ITEMS)] = Field(
         default=[], description="Each as in a request for one kernel.", examples=[["1023x1021x1027:f16:nt"]]

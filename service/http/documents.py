@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, Field
 
 from tirgemm.device import Device
 from tirgemm.errors import public_detail
 from tirgemm.gemm import Regime
-from tirgemm.service.validation_words import TextForm
 from tirgemm.status import JobStatus, Role
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job
 from tirgemm.tuning_db.answers.kernel_document import device_members, kernel_members
-from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
-from tirgemm.tuning_db.queue.job_rows import MAX_REASON
-
-# Refused by its meaning later: both times may be one.
-WindowText = Annotated[
-    str,
-    TextForm(
-        r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$",
-        "two times from 00:00 to 23:59 in UTC, such as 22:00-06:00",
-    ),
-]
-
-
-def _whole(value: object) -> object:
-    """A float without a fraction as the integer that JSON's one kind of number means by it."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-# Last of an annotation, so that the bounds before it stand in the OpenAPI document.
-WHOLE = BeforeValidator(_whole)
-
-
-class BudgetRequest(BaseModel):
-    """How much the search may spend at most; what is not given is the effort's own bound, see the limits in
-    /v1/meta."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    trials: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(default=None, description="Candidates built.")
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
 
 
 class BudgetBody(BaseModel):
@@ -53,55 +22,6 @@ class BudgetBody(BaseModel):
 
     trials: int
     seconds: float
-
-
-class QueueRequest(BaseModel):
-    """How a new job waits for a worker; a job that is joined gets the higher priority, and the window goes where either
-    request has none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE] = Field(
-        default=0, description="Higher first, then the oldest."
-    )
-    window: WindowText | None = Field(
-        default=None, description="The hours of the day, in UTC, in which it may start.", examples=["22:00-06:00"]
-    )
-
-
-class KernelRequest(BaseModel):
-    """A problem, a device and a regime; what to do where the answer is not there yet."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    gemm: str | dict[str, Any] = Field(
-        description="The text form, or an object of the fields.",
-        examples=["1023x1021x1027:f16:nt", {"m": 1023, "n": 1021, "k": 1027}],
-    )
-    device: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        default=None, description="A device's key or name (cpu, cuda:0, sm_90a); by default the best that a worker has."
-    )
-    regime: Regime = "sustained"
-    effort: Effort = Field(
-        default=Effort.STANDARD,
-        description="How far the search goes: none certifies the default, quick races the best-expected few, standard "
-        "searches until little is expected of more, exhaustive until next to nothing is.",
-    )
-    # Frozen values, which are not copied for each request.
-    budget: BudgetRequest = BudgetRequest()
-    queue: QueueRequest = QueueRequest()
-    seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0
-    retune: StrictBool = Field(
-        default=False, description="true goes on with the search, by budget.trials further candidates."
-    )
-    verify: StrictBool = Field(
-        default=True, description="false takes an unverified cross-compiled build where no worker has the device."
-    )
-    other_devices: StrictBool = Field(
-        default=False,
-        description="true also tries what was shipped for other devices of the architecture: verified and timed here, "
-        "and marked.",
-    )
 
 
 class DeviceBody(BaseModel):
@@ -305,22 +225,6 @@ def _summary(job: Job) -> dict[str, Any]:
         "finished_at": job.finished_at or None,
         "links": links,
     }
-
-
-class PriorityChange(BaseModel):
-    """Another place in the queue for a job."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY), WHOLE]
-
-
-class RetryRequest(BaseModel):
-    """Why a job is put back into the queue."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Annotated[str, Field(max_length=MAX_REASON)] = Field(default="", examples=["the disk was full"])
 
 
 class PendingDocument(BaseModel):

@@ -85,8 +85,10 @@ async def stream(state: ServiceState, job_id: str, after: int, follower: Followe
                 if await follower.awaits_beat(changed):
                     yield BEAT
                 continue
-            if after < feed.floor:
+            if after < (floor := feed.floor):
                 events = await run_in_threadpool(state.queue.events, job_id, after, PAGE)
+                # The row of an earlier end is no event: what is read is not looked for again.
+                after = after if events else floor
             else:
                 events = feed.behind(after)
             for event in events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from tests.service.pages.search_events import race
 from tests.service.support import CPU, ODD, Event, Service, queueing, sse
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.service.access import access_control
@@ -145,5 +146,29 @@ def test_a_stream_outlives_a_database_that_does_not_answer(service: Service, mon
             patch.setattr(service.state.access, "read", away)
             until(lambda: refused > 0, lambda: next(stream))
             assert next(stream)[1] == "alive"
+        revoke(service, key_id)
+        assert kinds(stream) <= {"alive"}
+
+
+def test_a_stream_beats_while_the_database_hangs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = streams(service)
+    key_id, secret = key(service)
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        asked.set()
+        assert goes_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr(access_control, "PATIENCE_SECONDS", 0.01)
+    with following(service, f"{path}?alive=true", secret) as stream:
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(access_control, "CACHE_SECONDS", 0.0)
+                patch.setattr(service.state.access, "read", hangs)
+                until(asked.is_set, lambda: next(stream))
+                assert [next(stream)[1] for _ in range(3)] == ["alive"] * 3
+                assert not goes_on.is_set()
+        finally:
+            goes_on.set()
         revoke(service, key_id)
         assert kinds(stream) <= {"alive"}

@@ -19,6 +19,7 @@ from tirgemm.errors import BuildFailed, InvalidRequest, Unsupported
 from tirgemm.families import FAMILIES, FamilyWarning, Registration
 from tirgemm.families.external import Registry
 from tirgemm.service.http.routes import info
+from tirgemm.service.settings import Settings
 from tirgemm.tuning.build.compile import build
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.tune import Tuning
@@ -93,10 +94,6 @@ def test_the_service_lists_it(place: Place) -> None:
     class Queue:
         def live_workers(self, _seconds: float) -> list[Any]:
             return []
-
-    class Settings:
-        alive_seconds = max_trials = max_seconds = fallback_seconds = max_wait_seconds = 1
-        max_queued = max_connections = max_retries = 1
 
     class State:
         settings, queue, public_key = Settings(), Queue(), "ed25519:AAAA"

@@ -137,11 +137,7 @@ def meanings(file: str, text: str) -> Iterator[tuple[str, str]]:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             value = ast.unparse(node.value).strip("\"'")
             stands = isinstance(target, ast.Name) and re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", target.id)
-            if (
-                isinstance(target, ast.Name)
-                and stands
-                and not value.startswith(("Annotated[", "TypeVar(", "ParamSpec("))
-            ):
+            if isinstance(target, ast.Name) and stands and not value.startswith(DECLARATIONS):
                 yield target.id, value.removeprefix("npt.")
 
 

@@ -14,10 +14,11 @@ import pytest
 from sqlalchemy import insert
 
 from tests.contract.storage.databases import candidate
-from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, read_events, serving, sse
+from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, queueing, read_events, serving, sse
 from tests.waiting import PATIENCE_S, until
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
+from tirgemm.service.http import events
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.models import EventRow
 from tirgemm.tuning_db.queue.batches import WantedProblem
@@ -253,3 +254,21 @@ def test_a_closed_connection_is_waited_for_no_longer(service: Service, path: str
                     http.post("/v1/kernels", json={"gemm": ODD}, headers={"Prefer": "wait=100"}, timeout=impatient)
         until(lambda: service.state.watch.followers == 0)
         assert service.queue.job(job_id) is not None
+
+
+def test_followers_of_a_job_that_was_put_back_leave_the_database_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(events, "CHECK_SECONDS", 0.02)
+    with queueing(tmp_path) as service:
+        job, _ = service.queue.submit(REQUEST)
+        service.queue.cancel(job.id)
+        service.queue.retry(job.id)
+        counts = counted(service, monkeypatch)
+        with service.http.stream("GET", f"/v1/jobs/{job.id}/events?alive=true") as response:
+            followed = sse(response.iter_lines())
+            assert [next(followed)[1] for _ in range(10)] == ["alive"] * 10
+            assert counts["events"] <= 1
+            service.queue.add_event(job.id, BatchProposed(trials=3))
+            until(lambda: next(followed)[1] == "batch", lambda: None)

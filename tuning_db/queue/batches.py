@@ -68,11 +68,6 @@ class Batch(BatchTotals):
 
     items: tuple[BatchItem, ...]
 
-    @property
-    def gains(self) -> list[float]:
-        """Of each item with a tuned kernel its gain."""
-        return _gains(self.items)
-
 
 class BatchTable(ClockedTables):
     """The batches of a Database."""
@@ -248,7 +243,8 @@ def _batch(connection: Connection, row: Row[Any]) -> Batch:
         .order_by(item.number)
     )
     items = tuple(_item(one) for one in connection.execute(wanted))
-    gains = _gains(items)
+    # As ``batch_totals`` counts them: imported records may have a ratio of 0.
+    gains = [item.gain for item in items if item.gain is not None and item.gain > 0]
     return Batch(
         row.id,
         row.key_id,
@@ -262,10 +258,6 @@ def _batch(connection: Connection, row: Row[Any]) -> Batch:
         math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None,
         items,
     )
-
-
-def _gains(items: Sequence[BatchItem]) -> list[float]:
-    return [item.gain for item in items if item.gain is not None]
 
 
 def _item(row: Row[Any]) -> BatchItem:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from tirgemm.status import Status
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
@@ -59,25 +59,29 @@ def granted(connection: Connection, batch_id: str, job_id: str, limit: Budget = 
     ).first()
     if batch is None or (batch.trials is None and batch.seconds is None):
         return {}
-    spent = spendings(connection, [batch_id]).get(batch_id, Spending())
-    columns_of_job = (JobRow.id, JobRow.expected_gain, _BEFORE.label("before"), _SINCE.label("since"))
+    # To count a job's candidates takes time, and the queue waits meanwhile: each job's are counted once.
+    spent = spendings(connection, [batch_id], JobRow.status != "queued").get(batch_id, Spending())
+    own = (JobRow.id, JobRow.expected_gain, JobRow.spent_seconds, _BEFORE.label("before"), _SINCE.label("since"))
     queued = (JobRow.batch_id == batch_id, JobRow.status == "queued")
-    waiting = connection.execute(select(*columns_of_job).where(*queued).order_by(JobRow.seq)).all()
+    waiting = connection.execute(select(*own).where(*queued).order_by(JobRow.seq)).all()
     weights = [job.expected_gain or 0.0 for job in waiting]
     place = next(number for number, job in enumerate(waiting) if job.id == job_id)
     columns: dict[str, Any] = {}
     if batch.trials is not None:
-        left = batch.trials - spent.trials - spent.reserved_trials
+        left = batch.trials - spent.trials - spent.reserved_trials - sum(job.since for job in waiting)
         share = min(int(shares(left, weights, 1.0)[place]), limit.trials)
         columns["granted_trials"] = min(waiting[place].before + waiting[place].since + share, MAX_TRIALS)
     if batch.seconds is not None:
-        left_s = batch.seconds - spent.seconds - spent.reserved_seconds
+        left_s = batch.seconds - spent.seconds - spent.reserved_seconds - sum(job.spent_seconds for job in waiting)
         columns["granted_seconds"] = min(shares(left_s, weights, LEAST_SECONDS)[place], limit.seconds)
     return columns
 
 
-def spendings(connection: Connection, batch_ids: Sequence[str]) -> dict[str, Spending]:
-    """What the jobs of each of these batches have spent so far; batches without a job of their own are left out."""
+def spendings(
+    connection: Connection, batch_ids: Sequence[str], condition: ColumnElement[bool] | None = None
+) -> dict[str, Spending]:
+    """What the jobs of each of these batches, those of ``condition``, have spent so far; batches without one of their
+    own are left out."""
     runs = JobRow.status == "running"
     granted_since = func.coalesce(JobRow.granted_trials, 0) - _BEFORE
     reserved = case((granted_since > _SINCE, granted_since), else_=_SINCE)
@@ -89,6 +93,8 @@ def spendings(connection: Connection, batch_ids: Sequence[str]) -> dict[str, Spe
         func.sum(case((runs, func.coalesce(JobRow.granted_seconds, 0.0)), else_=0.0)),
     )
     summed = select(*columns).group_by(JobRow.batch_id)
+    if condition is not None:
+        summed = summed.where(condition)
     spent: dict[str, Spending] = {}
     for part in rows.parts(batch_ids):
         for batch_id, trials, seconds, reserved_trials, reserved_s in connection.execute(

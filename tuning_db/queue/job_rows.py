@@ -36,6 +36,8 @@ def window_open(now: float) -> ColumnElement[bool]:
 def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: float) -> bool:
     """Put a job that failed or was cancelled back into the queue; False where it was put back for this reason already.
     Raises JobNotRetried for one that cannot be, or was ``limit`` times."""
+    # Who asks for the same at the same time waits here, and sees that it was done.
+    connection.execute(select(JobRow.id).where(JobRow.id == job_id).with_for_update())
     row = require_job(connection, job_id)
     job = job_of(row)
     ended = job.status in ("failed", "cancelled")

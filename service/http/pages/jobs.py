@@ -11,11 +11,12 @@ from pydantic import BeforeValidator, ValidationError
 
 from tirgemm.gemm import Gemm
 from tirgemm.service.access.scopes import may_change
-from tirgemm.service.http.documents import JobSummary, KernelRequest
+from tirgemm.service.http.documents import JobSummary
 from tirgemm.service.http.pages.forms import FormFields, only_fields, redirected
 from tirgemm.service.http.pages.live_documents import JobPage, JobsPage
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.request_bodies import KernelRequest
 from tirgemm.service.http.requests import answer
 from tirgemm.service.http.routes.jobs import FoundJob, cancel_job, job_document
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN, PageAfter

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from tirgemm.gemm import Gemm
-from tirgemm.service.http.documents import JobDocument, JobList, JobSummary, PriorityChange, RetryRequest
+from tirgemm.service.http.documents import JobDocument, JobList, JobSummary
 from tirgemm.service.http.events import Follower, last_event_id, stream
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.request_bodies import PriorityChange, RetryRequest
 from tirgemm.service.http.routes.parameters import (
     JSON_BODY,
     ONLY_KNOWN,

@@ -12,9 +12,10 @@ from fastapi.responses import JSONResponse
 
 from tirgemm.errors import http_status
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, KernelRequest, PendingDocument
+from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, PendingDocument
 from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.request_bodies import KernelRequest
 from tirgemm.service.http.requests import KernelOrJob, answer, answer_of, progress
 from tirgemm.service.http.routes.jobs import job_document
 from tirgemm.service.http.routes.parameters import (

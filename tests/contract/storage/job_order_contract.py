@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import text
 
 from tests.contract.storage.databases import DEVICE, GEMM, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
-from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
+from tirgemm.tuning_db.queue.job_rows import put_back
 
 NIGHT = Window.parse("22:00-06:00")
 HOUR = 3600.0
@@ -126,6 +132,26 @@ class JobOrderContract(QueueFixtures):
         assert queue.finish(job, "w1", "failed")
         again = queue.retry(job, "emptied")
         assert (again.status, again.retries) == ("queued", 2), "it failed since"
+
+    def test_retries_at_the_same_time_are_one(self, queue: JobQueue) -> None:
+        job = submit(queue, 1)
+        self.claimed(queue)
+        assert queue.finish(job, "w1", "failed")
+        began = threading.Event()
+
+        def again() -> Job:
+            began.set()
+            return queue.retry(job, "emptied")
+
+        with ThreadPoolExecutor(1) as other:
+            with queue.db.write() as connection:
+                assert put_back(connection, job, "emptied", 3, queue._now(connection))
+                late = other.submit(again)
+                assert began.wait(PATIENCE_S)
+                if not queue.db.is_sqlite:
+                    waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+                    until(lambda: connection.execute(waits).scalar())
+            assert (late.result(PATIENCE_S).status, late.result().retries) == ("queued", 1)
 
     def test_what_lives_is_done_or_has_a_successor_is_not_put_back(self, queue: JobQueue) -> None:
         job = submit(queue, 1)

@@ -8,9 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from tests.service.support import CPU, Service, serving
 from tirgemm import Gemm
+from tirgemm.service.http.batch_documents import BatchRequest
+from tirgemm.service.http.request_bodies import TOLD_MEMBERS, KernelRequest, RequestBody
 from tirgemm.service.json_text import longest_integer, nesting
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.queue.job_rows import MAX_REASON
@@ -118,3 +121,22 @@ def test_figures_of_a_text_leave_out_what_stands_in_its_strings() -> None:
     assert (nesting(data), longest_integer(data)) == (3, 4)
     assert (nesting(b""), longest_integer(b"")) == (0, 0)
     assert nesting(b'[[["' + rb"\"[" * 20_000) == 3
+
+
+@pytest.mark.parametrize("within", ["", "budget", "queue"])
+@pytest.mark.parametrize("form", [KernelRequest, BatchRequest])
+def test_a_body_of_unknown_members_is_not_told_of_each(form: type[RequestBody], within: str) -> None:
+    path = POSTS[form is BatchRequest]
+    many = {f"m{number}": 1 for number in range(10_000)}
+    with pytest.raises(ValidationError) as refused:
+        form.model_validate(asked(path, **({within: many} if within else many)))
+    errors = refused.value.errors()
+    assert [error["loc"][-1] for error in errors] == [f"m{number}" for number in range(TOLD_MEMBERS)]
+    assert {error["type"] for error in errors} == {"extra_forbidden"}
+
+
+def test_known_members_are_read_among_many_unknown_ones(shared: Service) -> None:
+    many = {f"m{number}": 1 for number in range(1000)} | {"gemm": 7}
+    body = refused(shared.http.post("/v1/kernels", json=many), 422, "invalid_request")
+    assert body["detail"].startswith("body.gemm")
+    assert {"field": "body.m0", "message": body["errors"][-1]["message"]} in body["errors"]
