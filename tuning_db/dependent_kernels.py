@@ -89,7 +89,10 @@ class DependentKernels(MakesInBackground):
             answers[gemm] = plain
             if plain is not None and not isinstance(plain, TirgemmError):
                 self._makeable.add((gemm, device.key))
-                answers[gemm] = self._kept(plain)
+                try:
+                    answers[gemm] = self._kept(plain)
+                except TirgemmError as error:
+                    answers[gemm] = error
         return answers
 
     def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:

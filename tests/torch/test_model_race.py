@@ -133,6 +133,14 @@ def test_a_chain_has_every_kind_and_little_more_than_no_cache_holds(monkeypatch:
     assert ran == [(each, (M, each.in_features)) for each in chosen]
 
 
+def test_a_chain_has_layers_of_each_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tirgemm.torch import Linear, linear_race
+
+    monkeypatch.setattr(linear_race, "ENOUGH_BYTES", 1)
+    modules = [Linear(K, N, act="silu"), Linear(K, N), Linear(K, N, invariant=True), Linear(K, N)]
+    assert [modules.index(each) for each in linear_race.enough(modules)] == [0, 1, 2]
+
+
 def test_a_chain_of_two_dtypes_gives_each_linear_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from tirgemm.torch import model_race
 

@@ -61,6 +61,19 @@ def test_a_linear_that_was_parametrized_since_is_given_back_too() -> None:
     assert len(other.replaced) == 1
 
 
+def test_a_linear_whose_class_was_derived_twice_is_given_back_too() -> None:
+    from torch.nn.utils import parametrizations
+
+    made = torch.nn.Linear(19, 23)
+    report = accelerated(made, SampleSource(stored=[GEMM]))
+    parametrizations.weight_norm(made)
+    made.__class__ = type("Sharded", (type(made),), {})
+    report.undo()
+    names = [cls.__name__ for cls in type(made).__mro__]
+    assert names == ["Sharded", "ParametrizedLinear", "Linear", "Module", "object"]
+    assert type(made).__mro__[2] is torch.nn.Linear
+
+
 @pytest.mark.parametrize("wait", [True, 5])
 def test_an_interrupted_accelerate_gives_the_model_back(wait: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made, source, waited = torch.nn.Linear(19, 23), SampleSource(tuned_later=True), list[Any]()

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel, load
 from tirgemm.detect import device as detect
 from tirgemm.device import Device
-from tirgemm.errors import ServiceUnreachable
+from tirgemm.errors import InvalidRequest, ServiceUnreachable
 from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, Preparation, lookup_all, run_in_background
 from tirgemm.tuning.build import dependent_launch
@@ -133,6 +133,19 @@ def test_several_are_looked_up_with_one_question_each(tmp_path: Path, monkeypatc
     results = lookup_all(source, [ONE, OTHER], HOPPER)
     assert {str(error) for error in results.values()} == {"gone"}
     assert len(asked) == 3
+
+
+def test_one_that_cannot_be_read_is_no_answer_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = DependentKernels(PlainKernels(packed(ONE), packed(OTHER)), tmp_path)
+
+    def kept(plain: Kernel) -> Kernel | None:
+        if plain.gemm == ONE:
+            raise InvalidRequest("signing.key cannot be read")
+        return None
+
+    monkeypatch.setattr(source, "_kept", kept)
+    results = lookup_all(source, [ONE, OTHER], HOPPER)
+    assert (str(results[ONE]), results[OTHER]) == ("signing.key cannot be read", None)
 
 
 def test_a_set_is_rebuilt_member_by_member(prepare: Prepare) -> None:

@@ -160,11 +160,13 @@ def restore_linear(module: nn.Linear) -> None:
 
 
 def _restored(cls: type) -> type:
-    if cls is Linear:
-        return nn.Linear  # type: ignore[no-any-return]
-    if Linear not in cls.__bases__:
+    """The class with ``torch.nn.Linear`` in the place of ours, wherever it was derived from that."""
+    if Linear not in cls.__mro__:
         return cls
-    bases = tuple(nn.Linear if base is Linear else base for base in cls.__bases__)
+    if cls is Linear:
+        plain: type = nn.Linear
+        return plain
+    bases = tuple(_restored(base) for base in cls.__bases__)
     added = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
     return type(cls)(cls.__name__, bases, added)
 

@@ -80,7 +80,8 @@ def enough(modules: Sequence[nn.Linear]) -> list[nn.Linear]:
     cache when they come round again; in their order."""
     first: dict[tuple[object, ...], int] = {}
     for place, module in enumerate(modules):
-        first.setdefault((module.weight.shape, module.weight.dtype, module.bias is None), place)
+        own = (getattr(module, "act", "none"), getattr(module, "_invariant", False))
+        first.setdefault((module.weight.shape, module.weight.dtype, module.bias is None, *own), place)
     chosen = set(first.values())
     nbytes = sum(modules[place].weight.nbytes for place in chosen)
     for place, module in enumerate(modules):

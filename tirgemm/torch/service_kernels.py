@@ -15,6 +15,7 @@ from tirgemm.kernel_source import Arrived, LookupResult, Policy, Preparation, ru
 from tirgemm.status import ENDED
 
 if TYPE_CHECKING:
+    from tirgemm._client.kernel_index import CachedKernel
     from tirgemm.client import Client
 
 LOG = logging.getLogger("tirgemm.torch")
@@ -50,22 +51,28 @@ class ServiceKernels:
         return result
 
     def lookup_all(self, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
-        """What ``lookup`` says of each. A service that is away is waited for once, and hardly where the cache has a
-        kernel."""
+        """What ``lookup`` says of each. A service that is away is waited for once, and hardly where the cache has all
+        the kernels."""
         away: ServiceUnreachable | None = None
         if self.client.offline:
             away = ServiceUnreachable(f"{self.client.url} is not asked: the client is offline")
         results: dict[Gemm, LookupResult] = {}
+        cached: dict[Gemm, CachedKernel | None] = {}
         for gemm in gemms:
             try:
-                cached = self.client.cached(gemm, device=device, regime=self.regime)
+                cached[gemm] = self.client.cached(gemm, device=device, regime=self.regime)
+            except TirgemmError as error:
+                results[gemm] = error
+        # For those that nothing else has the service is waited for, before the others give it up.
+        for gemm, known in sorted(cached.items(), key=lambda pair: pair[1] is not None):
+            try:
                 if away is None:
                     try:
-                        results[gemm] = self._listed(gemm, device, quick=cached is not None)
+                        results[gemm] = self._listed(gemm, device, quick=known is not None)
                         continue
                     except ServiceUnreachable as error:
                         away = error
-                results[gemm] = away if cached is None else self._loaded(cached.document, gemm, device)
+                results[gemm] = away if known is None else self._loaded(known.document, gemm, device)
             except TirgemmError as error:
                 results[gemm] = error
         return results

@@ -50,12 +50,12 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
     """Functions of x, ours and PyTorch's."""
     from tirgemm.torch import linear, matmul
 
-    weight, (ours, theirs) = whole(N, K), layers()
+    weight, layer, frozen = whole(N, K), layers(), layers()
     return {
         "linear": (lambda x: linear(x, weight), lambda x: F.linear(x, weight)),
         "matmul": (lambda x: matmul(x, weight.t()), lambda x: torch.matmul(x, weight.t())),
-        "layer": (ours, theirs),
-        "frozen layer": (ours.requires_grad_(False), theirs.requires_grad_(False)),
+        "layer": layer,
+        "frozen layer": (frozen[0].requires_grad_(False), frozen[1].requires_grad_(False)),
     }
 
 
