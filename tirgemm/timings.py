@@ -113,13 +113,14 @@ class SelectionReason(TimingsPart):
 @dataclass(frozen=True, slots=True)
 class ConfigOrigin(TimingsPart):
     """On which class of devices and in what environment shipped configs were measured, whether those are the ``same``
-    as here, and whether it was an ``other_device``: another class, or one with another size of memory. None: no, or in
-    old records not said."""
+    as here, whether it was an ``other_device`` (another class, or one with another size of memory), and how many
+    ``configs`` of the problem there were. None: no, or in old records and of sets not said."""
 
     device: str
     environment: Mapping[str, str]
     same: bool
     other_device: bool | None = None
+    configs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

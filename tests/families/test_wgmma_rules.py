@@ -12,6 +12,7 @@ from tests.helpers.wgmma_paths import plan_of
 from tirgemm.config import Value
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
+from tirgemm.families import family_named
 from tirgemm.families.base import rejected
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.maps import load_map, store_map
@@ -263,3 +264,22 @@ def test_values_of_a_plan_refuse_numbers_that_no_kernel_has(
     planned = cut("4096x4096x4096:f16:nt", **changes)
     with pytest.raises(InvalidConfig, match=words):
         asked(planned)
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("2147483647x3x8:f16:nt", "2147483647 is above 2147482624"),
+        ("1x2147483647x1:bf16:nn:align=2", "2147483647 is above 2147482624"),
+        ("1x1x2147483647:f16:nt", "2147483647 is above 2147482624"),
+        ("1x1x8:f16:nt:batch=2147483647", "tiles are counted in 32 bits: 2147483647 of 256x256"),
+        ("2147482624x3x8:f16:nt", ""),
+    ],
+)
+def test_sizes_whose_tiles_do_not_fit_32_bits_are_refused(text: str, refused: str) -> None:
+    gemm = Gemm.parse(text)
+    reason = FAMILY.supports(gemm, H200)
+    assert (refused in (reason or "")) if refused else reason is None
+    if reason is None:
+        assert FAMILY.default(gemm, H200, "sustained")
+    assert any(family_named(name).supports(gemm, H200) is None for name in ("mma", "wmma", "simt"))

@@ -23,6 +23,7 @@ from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm
 from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.worker import Worker
+from tirgemm.tuning import budget
 from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning_db import SqlStore, shipped
 
@@ -42,6 +43,12 @@ def shipped_configs() -> list[Config]:
 def asked(service: Service, **fields: bool) -> httpx.Response:
     """The answer to a POST that waits for the tuned kernel."""
     return httpx.post(f"{service.url}/v1/kernels", json={"gemm": str(GEMM)} | fields, headers=PATIENT, timeout=220)
+
+
+@pytest.fixture(autouse=True)
+def searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few shipped configs as these tests have are what a search has left."""
+    monkeypatch.setattr(budget, "SEARCHED", TRIED)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from tests.helpers.artifact_samples import CONFIG, cpu
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Gemm
 from tirgemm.families import family_named
-from tirgemm.timings import SearchSummary, Timings
-from tirgemm.tuning.budget import MAX_TRIALS, covers
+from tirgemm.timings import ConfigOrigin, SearchSummary, Timings
+from tirgemm.tuning.budget import MAX_TRIALS, SEARCHED, covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.tune import Tuning
@@ -37,6 +37,10 @@ def record(trials: int, role: Any = "tuned", **search: Any) -> KernelRecord:
         (record(9, ended="seconds", seconds=60.0), Budget(500, 60), True),
         (record(9, ended="seconds", seconds=60.0), Budget(500, 61), False),
         (record(9, ended="interrupted", seconds=60.0), Budget(10, 1), False),
+        (record(9, ended="shipped"), Budget(), True),
+        (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=SEARCHED)), Budget(), True),
+        (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=SEARCHED - 1)), Budget(), False),
+        (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=4)), Budget.of("quick"), True),
         (record(32, "fallback"), Budget(1, 1), False),
         (record(32, "unverified"), Budget(1, 1), False),
     ],

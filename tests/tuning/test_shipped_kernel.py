@@ -18,6 +18,7 @@ from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event, KernelSelected
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
+from tirgemm.tuning import budget
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord, Status
@@ -34,6 +35,12 @@ pytestmark = pytest.mark.usefixtures("all_scored")
 GEMM = Gemm.parse("61x67x71:f16:nt")
 REGIME = "sustained"
 H200 = ShippedRecords().of("cuda:sm_90a:nvidia-h200:132")
+
+
+@pytest.fixture(autouse=True)
+def searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few shipped configs as these tests have are what a search has left."""
+    monkeypatch.setattr(budget, "SEARCHED", TRIED)
 
 
 @pytest.fixture
@@ -78,9 +85,9 @@ def other(database: Database, tmp_path: Path) -> FakeBench:
     return bench
 
 
-def tuned(bench: FakeBench, budget: Budget | None = None, on_event: Any = None, **options: Any) -> KernelRecord:
+def tuned(bench: FakeBench, spent: Budget | None = None, on_event: Any = None, **options: Any) -> KernelRecord:
     control = Control(on_event, **options)
-    return Tuning(GEMM, bench, REGIME, budget, control=control).run()
+    return Tuning(GEMM, bench, REGIME, spent, control=control).run()
 
 
 # -- taken as they are -----------------------------------------------------------------------------
@@ -100,6 +107,7 @@ def test_the_best_config_of_this_environment_is_built_once_and_served_with_no_se
         "device": CPU.key,
         "environment": dict(CPU.environment),
         "same": True,
+        "configs": 6,
     }
     assert record.timings.of(REGIME).median_us == hashed_us(SHIPPED[2]), "measured here"
     assert "fastest of 6 shipped" in record.timings.reason
@@ -108,6 +116,23 @@ def test_the_best_config_of_this_environment_is_built_once_and_served_with_no_se
     assert same.store.kernel(GEMM, CPU.key, REGIME) == record
     assert covers(record, Budget())
     assert not covers(record, Budget(65))
+
+
+@pytest.mark.parametrize("where", ["same", "other"])
+def test_what_was_only_collected_answers_quick_and_a_larger_effort_searches_on(
+    where: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "SEARCHED", len(SHIPPED) + 1)
+    bench: FakeBench = request.getfixturevalue(where)
+    quick = tuned(bench, Budget.of("quick"))
+    assert (quick.role, quick.timings.ended, quick.timings.search.shipped.configs) == ("tuned", "shipped", 6)
+    assert set(bench.fake.evaluated) <= {*SHIPPED, DEFAULT}
+    assert covers(quick, Budget.of("quick"))
+    assert not covers(quick, Budget.of("standard"))
+    standard = tuned(bench, Budget(12))
+    assert standard.timings.ended != "shipped"
+    assert set(bench.fake.evaluated) - {*SHIPPED, DEFAULT}
+    assert covers(standard, Budget(12))
 
 
 def test_the_fallback_is_the_shipped_kernel_too(same: FakeBench) -> None:
@@ -250,7 +275,8 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     assert len(bench.built) == len(set(bench.built))
     assert (record.role, record.portable, record.device.model) == ("tuned", True, model)
     assert record.config.family == "wgmma"
-    told = {"device": measured.key, "environment": {}, "same": False} | ({"other_device": True} if others else {})
+    told = {"device": measured.key, "environment": {}, "same": False, "configs": len(offer.candidates)}
+    told |= {"other_device": True} if others else {}
     assert record.timings.search.shipped.to_json() == told
     assert record.other_device == (measured.key if others else None)
     assert bench.store.kernel(gemm, bench.device.key, REGIME, other_devices=True) == record

@@ -10,9 +10,10 @@ import pytest
 from tests.helpers.fake_workbench import FakeBench, Timed, hashed_us
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
-from tirgemm.errors import Cancelled, DeviceUnavailable, InvalidRequest, Unsupported, VerificationFailed
+from tirgemm.errors import BuildFailed, Cancelled, DeviceUnavailable, InvalidRequest, Unsupported, VerificationFailed
 from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import CandidateKey, SampleSet, Status
 from tirgemm.tuning.search import search
@@ -482,6 +483,20 @@ def test_a_named_device_is_built_for_but_not_tuned_on() -> None:
     assert record.role == "unverified"
     assert record.certificate is None
     assert bench.store.kernel(GEMM, bench.device.key, REGIME) is None
+
+
+def test_another_familys_default_is_built_where_the_first_does_not_build() -> None:
+    bench = FakeBench()
+    bench.device = named_device("sm_80")
+    (first, config), (second, other), *_ = ranked_defaults(tuning(bench).families, GEMM, bench.device, REGIME)
+    bench.fate = lambda config: "unbuildable" if config.family == first.name else "right"
+    record = tuning(bench).cross_compile()
+    assert (record.config, record.role) == (other, "unverified")
+    assert bench.built == [config, other]
+    assert record.timings.predicted_us == second.predict_us(GEMM, other, bench.device, REGIME)
+    bench.fate = lambda _config: "unbuildable"
+    with pytest.raises(BuildFailed, match=f"no default of {GEMM} on sm_80 works"):
+        tuning(bench).cross_compile()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _EFFORTS: dict[str | None, Effort] = {str(effort): effort for effort in Effort}
 MAX_TRIALS = 100_000
+# Shipped configs of a problem that a search has left behind: what was collected to learn from has fewer.
+SEARCHED = 24
 MAX_SECONDS = 7 * 24 * 3600.0
 
 
@@ -79,14 +81,21 @@ class SearchRecord(Protocol):
     def search(self) -> SearchSummary | None: ...
 
 
+def shipped_effort(configs: int | None) -> Effort:
+    """The effort that so many shipped configs of a problem stand for, None where nobody said: the usual one, or, of
+    those that were only collected, ``quick``."""
+    return Effort.STANDARD if configs is None or configs >= SEARCHED else Effort.QUICK
+
+
 def effort_of(record: SearchRecord) -> Effort:
-    """The effort that the search behind ``record`` made. Shipped records stand for the usual one, and so does one that
-    does not say, or names another version's level."""
+    """The effort that the search behind ``record`` made, or that its shipped configs stand for; the usual one where
+    that is not said, or is another version's level."""
     if record.role != "tuned":
         return Effort.NONE
     search = record.search
-    said = search.effort if search and search.ended != "shipped" else None
-    return _EFFORTS.get(said, Effort.STANDARD)
+    if search is not None and search.ended == "shipped":
+        return shipped_effort(search.shipped.configs if search.shipped is not None else None)
+    return _EFFORTS.get(search.effort if search else None, Effort.STANDARD)
 
 
 def covers(record: KernelRecord, budget: Budget, families: Collection[str] | None = None) -> bool:
@@ -94,8 +103,9 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
 
     True for a tuned kernel whose search came to the end of that effort or a larger one, tried at least
     ``budget.trials`` candidates, used up the space, or used up at least ``budget.seconds``, in all of ``families``
-    (None: all that support the problem). A kernel of shipped records stands for a search of the usual budget. Of effort
-    ``none`` any kernel that is certified is the answer. Any other request goes on from the records.
+    (None: all that support the problem). A kernel of shipped records stands for a search of the usual budget, one of
+    fewer than SEARCHED configs for ``quick``. Of effort ``none`` any kernel that is certified is the answer. Any other
+    request goes on from the records.
     """
     if budget.effort is Effort.NONE and families is not None and record.config.family not in families:
         return False
@@ -111,7 +121,7 @@ def search_covers(record: SearchRecord, budget: Budget, families: Collection[str
     if record.role != "tuned" or (searched is not None and (families is None or not set(families) <= set(searched))):
         return False
     ended, seconds = (search.ended, search.seconds or 0.0) if search else (None, 0.0)
-    if ended == "shipped" and is_within_default(budget):
+    if ended == "shipped" and is_within_default(budget) and effort_of(record).level >= budget.effort.level:
         return True
     if ended in ("expected_gain", "complete") and effort_of(record).level >= budget.effort.level:
         return True

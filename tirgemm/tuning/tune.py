@@ -7,7 +7,7 @@ so that a kill costs at most the one in flight and the next start goes on from t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -16,8 +16,9 @@ from tirgemm.errors import Cancelled, Interrupted, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
 from tirgemm.families.choice import opening, ranked_defaults
-from tirgemm.timings import SearchEnd, SearchSummary, Timings
-from tirgemm.tuning.budget import Budget, covers, is_within_default
+from tirgemm.gemm import REGIMES
+from tirgemm.timings import ConfigOrigin, SearchEnd, SearchSummary, Timings
+from tirgemm.tuning.budget import Budget, covers, is_within_default, shipped_effort
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import FULL, QUICK, Finalist, FinishPlan, Selection, finish
 from tirgemm.tuning.records import Candidate, KernelRecord, Status
@@ -56,20 +57,28 @@ class Tuning(TuningTask):
         if self._shipped is not None:
             return self._shipped
         self.enter(Phase.DEFAULT)
+
+        def certified(_family: Family, config: Config) -> KernelRecord:
+            with self.workbench.waits_told(self.tell_wait):
+                return self.evaluator.certified_default(config, last=self.effort is Effort.NONE)
+
+        record, config = self._first_that_works(certified)
+        self.emit(FallbackStored(kernel=record.id, role=record.role, config=str(config), timings=record.timings))
+        return record
+
+    def _first_that_works(self, made: Callable[[Family, Config], KernelRecord]) -> tuple[KernelRecord, Config]:
+        """The kernel that ``made`` makes of the best-predicted default, or of another family's in turn where it raises.
+        Raises what the first raised where all do, and Cancelled."""
         choices = ranked_defaults(self.families, self.gemm, self.device, self.regime)
         failures: list[TirgemmError] = []
-        for _, config in choices:
+        for family, config in choices:
             self.raise_if_cancelled()
             try:
-                with self.workbench.waits_told(self.tell_wait):
-                    record = self.evaluator.certified_default(config, last=self.effort is Effort.NONE)
+                return made(family, config), config
+            except Cancelled:
+                raise
             except TirgemmError as error:
-                if isinstance(error, Cancelled):
-                    raise
                 failures.append(error)
-                continue
-            self.emit(FallbackStored(kernel=record.id, role=record.role, config=str(config), timings=record.timings))
-            return record
         words = "; ".join(f"{config}: {error}" for (_, config), error in zip(choices, failures, strict=True))
         raise type(failures[0])(f"no default of {self.gemm} on {self.device.name} works: {words}") from failures[0]
 
@@ -109,18 +118,22 @@ class Tuning(TuningTask):
         return record
 
     def cross_compile(self) -> KernelRecord:
-        """The default for a device that is not here: built, packaged, marked unverified, never timed."""
-        family, config = self.default()
-        binary = self.evaluator.built(self.workbench.build(self.gemm, config))
-        timings = Timings(predicted_us=family.predict_us(self.gemm, config, self.device, self.regime))
-        record = self.evaluator.store_kernel(config, binary, "unverified", None, timings)
-        self.emit(Done(kernel=record.id, config=str(config), timings=timings))
+        """The default for a device that is not here: built, packaged, marked unverified, never timed. As of the
+        fallback, another family's where the best-predicted one does not build."""
+
+        def unverified(family: Family, config: Config) -> KernelRecord:
+            binary = self.evaluator.built(self.workbench.build(self.gemm, config))
+            timings = Timings(predicted_us=family.predict_us(self.gemm, config, self.device, self.regime))
+            return self.evaluator.store_kernel(config, binary, "unverified", None, timings)
+
+        record, config = self._first_that_works(unverified)
+        self.emit(Done(kernel=record.id, config=str(config), timings=record.timings))
         return record
 
     def improved(self, known: KernelRecord) -> KernelRecord:
         """What a search selects, or where the usual budget is asked for a race of the default and what was shipped."""
         self._build_ahead_again(known)
-        only_offered = bool(self.offered) and known.role != "tuned" and is_within_default(self.budget)
+        only_offered = known.role != "tuned" and self._offer_suffices
         summary = self.try_offered() if only_offered else self.search()
         self.raise_if_cancelled()
         self.end.finishing = True
@@ -184,7 +197,7 @@ class Tuning(TuningTask):
         finally:
             self.deadline = None
         summary = self.searched(loop, "shipped" if ended in ("trials", "complete") else ended)
-        return replace(summary, shipped=self.offer.origin)
+        return replace(summary, shipped=self._origin(self.offer))
 
     def search(self) -> SearchSummary:
         """Propose, build, verify, measure and record until the budget is spent. Returns what was tried, by count."""
@@ -253,12 +266,29 @@ class Tuning(TuningTask):
         here."""
         return [] if self.offer is None or self.offer.same else offered_configs(self, self.offer)
 
+    @property
+    def _offer_suffices(self) -> bool:
+        """Whether what was shipped for another device, driver or TVM is all that the budget tries."""
+        if self.offer is None or not self.offered or not is_within_default(self.budget):
+            return False
+        return self.effort.level <= shipped_effort(self._shipped_configs).level
+
+    @cached_property
+    def _shipped_configs(self) -> int:
+        """How many configs of the problem were shipped, in the regime that has more of them: a search in one leaves its
+        finalists in the other."""
+        offers = (self.store.offer(self.gemm, self.device, r, other_devices=self.other_devices) for r in REGIMES)
+        return max(len(offer.candidates) if offer is not None else 0 for offer in offers)
+
+    def _origin(self, offer: Offer) -> ConfigOrigin:
+        return replace(offer.origin, configs=self._shipped_configs)
+
     def _shipped_kernel(self) -> KernelRecord | None:
         """The best of what was shipped for this device class, driver and TVM, where that has one."""
         if self.offer is None or not self.offer.same:
             return None
         self.enter(Phase.STARTING, "with the shipped config")
-        summary = replace(self._summary("shipped", {}), shipped=self.offer.origin)
+        summary = replace(self._summary("shipped", {}), shipped=self._origin(self.offer))
         with self.workbench.waits_told(self.tell_wait):
             return shipped_kernel(self, self.offer, self.default()[1], summary)
 

@@ -36,6 +36,9 @@ _ARCH = "sm_90a"
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
 # TMA's strides are of 40 bits, its coordinates and the tiles' counts of 32.
 _MAX_STRIDE_BYTES = 2**40
+# A tile of a cluster has at most 512 rows, and a step of k 128 elements.
+_MAX_SIZE = 2**31 - 1024
+_LARGEST_TILE = 256
 
 
 class Wgmma:
@@ -58,6 +61,12 @@ class Wgmma:
         return self._too_large(gemm) or refused_rows(self.name, gemm, device)
 
     def _too_large(self, gemm: Gemm) -> str | None:
+        largest = max(gemm.m_max, gemm.n, gemm.k)
+        if largest > _MAX_SIZE:
+            return f"sizes are rounded up to whole tiles in 32 bits: {largest} is above {_MAX_SIZE}"
+        tiles = gemm.batch * -(-gemm.m_max // _LARGEST_TILE) * -(-gemm.n // _LARGEST_TILE)
+        if tiles > _MAX_SIZE:
+            return f"tiles are counted in 32 bits: {tiles} of {_LARGEST_TILE}x{_LARGEST_TILE} are above {_MAX_SIZE}"
         operands: tuple[Operand, ...] = (*_OPERANDS, "d")
         for operand in operands:
             nbytes = gemm.span(operand) * DTYPE_BYTES[gemm.operand_dtype(operand)]
