@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tirgemm.bench.held_out import (
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import ACTIVATIONS, Range
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.transfer import read_candidates
 
@@ -94,3 +96,26 @@ def test_a_seed_is_for_one_purpose(name: str) -> None:
 @pytest.mark.parametrize("name", ["judge-", "judge-0101", "fit--1", "other", "fit-1e3", "Grid"])
 def test_other_names_are_of_no_held_out_suite(name: str) -> None:
     assert held_out(name) is None
+
+
+def test_breadth_has_every_kind_of_problem_beside_the_plain_one() -> None:
+    gemms = suite_named("breadth").gemms
+    plain = [gemm for gemm in gemms if str(gemm).endswith(":f16:nt") and isinstance(gemm.m, int)]
+    assert (len(gemms), len(plain)) == (60, 3)
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        *({"layout": layout} for layout in ("nn", "tn", "tt")),
+        *({"dtype": "bf16", "layout": layout} for layout in ("nt", "nn")),
+        {"out": "f32"},
+        {"acc": "f16"},
+        *({"batch": batch} for batch in (8, 64)),
+        *({"bias": True, "act": act} for act in ACTIVATIONS if act != "none"),
+        {"alpha": True, "beta": True},
+        {"align": 2},
+    )
+    for one in plain:
+        ranged = one.with_(m=Range(1, one.m_max))
+        misaligned = [one.with_(lda=one.k + 1), one.with_(ldb=one.k + 1), one.with_(ldd=one.n + 1)]
+        wanted = {*(one.with_(**kind) for kind in kinds), ranged, *misaligned}
+        assert wanted <= set(gemms)
+        assert len(wanted) == 20
