@@ -7,7 +7,7 @@ usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later 
                                             problems of the same m, n and k whose sizes were not shipped before. Of
                                             a search over a range of m what a kernel set is cut by is kept, where it
                                             tried all sizes. The sizes of all that is shipped are added to
-                                            tirgemm/bench/recorded_sides.txt: no new seed draws them
+                                            tirgemm/bench/recorded_sides.json: no new seed draws them
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _gemms(folder: Path) -> set[Gemm]:
 def add_recorded_sides(path: Path, folder: Path) -> None:
     """Add the sides of shipped and published problems to those of before, which stay: new seeds draw none of them."""
     sides = sorted(recorded_sides() | {sides_of(gemm) for gemm in _gemms(folder) | _published()})
-    path.write_text("".join(f"{m} {n} {k}\n" for m, n, k in sides))
+    path.write_text("[\n" + ",\n".join(f"[{m}, {n}, {k}]" for m, n, k in sides) + "\n]\n")
 
 
 def _model(device_key: str) -> str:

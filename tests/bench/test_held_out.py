@@ -101,7 +101,7 @@ def test_the_page_states_how_many_judged_problems_have_siblings() -> None:
 
 def test_every_shipped_or_published_size_is_one_that_new_seeds_do_not_draw() -> None:
     missing = {sides_of(gemm) for gemm in shipped_gemms() | published_gemms()} - recorded_sides()
-    assert not missing, "scripts/ship_records.py adds them to tirgemm/bench/recorded_sides.txt"
+    assert not missing, "scripts/ship_records.py adds them to tirgemm/bench/recorded_sides.json"
 
 
 def test_new_seeds_draw_no_size_of_the_records_or_of_the_other_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +139,8 @@ def test_records_of_a_judged_size_are_not_shipped_where_none_of_it_were_before(t
     other = [Gemm(*sides_of(gemm), dtype="bf16" if gemm.dtype == "f16" else "f16") for gemm in gemms]
     assert {sides_of(gemm) for gemm in other if not is_judged(gemm)} <= {sides_of(gemm) for gemm in known}
     assert not is_judged(next(iter(shipped_gemms() & published_gemms())))
-    module.add_recorded_sides(tmp_path / "sides.txt", tmp_path)
-    assert len((tmp_path / "sides.txt").read_text().splitlines()) == len(recorded_sides()), "none is taken away"
+    module.add_recorded_sides(tmp_path / "sides.json", tmp_path)
+    assert (tmp_path / "sides.json").read_text() == module.SIDES.read_text(), "none is taken away"
 
 
 def test_layers_are_of_no_other_suite() -> None:

@@ -12,6 +12,7 @@ version of Python.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -28,7 +29,7 @@ from tirgemm.gemm import Gemm
 JUDGE_SEEDS = (102, 103, 104)
 FIRST_APART = 105
 # The sides of all that was shipped or is of a published suite; ``scripts/ship_records.py`` adds to it.
-RECORDED_SIDES = "recorded_sides.txt"
+RECORDED_SIDES = "recorded_sides.json"
 # Seed 104 draws a problem of suite ``llama``, which was fitted to: 99 problems are left.
 _FITTED = frozenset({Gemm(1024, 8192, 8192)})
 COUNT, GRID_COUNT = 100, 300
@@ -99,8 +100,8 @@ def siblings(gemms: Iterable[Gemm], recorded: Collection[Sides]) -> list[Gemm]:
 @cache
 def recorded_sides() -> frozenset[Sides]:
     """Sides that no seed from ``FIRST_APART`` on draws: those of every record shipped so far and of other suites."""
-    lines = (resources.files("tirgemm.bench") / RECORDED_SIDES).read_text().splitlines()
-    return frozenset((int(m), int(n), int(k)) for m, n, k in map(str.split, lines))
+    sides = json.loads((resources.files("tirgemm.bench") / RECORDED_SIDES).read_text())
+    return frozenset((int(m), int(n), int(k)) for m, n, k in sides)
 
 
 def _drawn(seed: int) -> tuple[Gemm, ...]:
