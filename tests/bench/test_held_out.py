@@ -75,8 +75,10 @@ def test_no_judged_problem_was_measured_before_or_is_in_another_suite() -> None:
     assert not judged & {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}
 
 
-def shipped_gemms() -> set[Gemm]:
-    return {Gemm.parse(gemm) for file in ShippedRecords().files() for _, gemm, _ in file.places}
+def shipped_gemms(model: str = "") -> set[Gemm]:
+    """The problems of the shipped records, of all devices or of one model."""
+    files = (file for file in ShippedRecords().files() if file.path.name.startswith(model))
+    return {Gemm.parse(gemm) for file in files for _, gemm, _ in file.places}
 
 
 def published_gemms() -> set[Gemm]:
@@ -96,6 +98,8 @@ def test_the_page_states_how_many_judged_problems_have_siblings() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "results.md").read_text().split())
     judged = [SIBLINGS[name] for name in ("judge-102", "judge-103", "judge-104")]
     assert f"{sum(judged)} of the 299 judged problems ({judged[0]}, {judged[1]} and {judged[2]} of the suites)" in page
+    h200 = {sides_of(gemm) for gemm in shipped_gemms("nvidia-h200")}
+    assert f"{sum(len(siblings(suite_named(name).gemms, h200)) for name in JUDGES[:3])} in those of the H200" in page
     assert f"{SIBLINGS['grid']} of the 300 of `grid`, of which {EQUALS['grid']} are in the records themselves" in page
 
 
