@@ -87,28 +87,28 @@ def test_the_goals_of_held_out_problems_are_compared_with_the_tables_figures() -
 
 def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
-    row = r"together\*\*, rows of whole 16 bytes; (?P<all>\d+) \| (?P<variant>\w+) \|"
+    start = r"together\*\*, rows of whole 16 bytes; (?P<all>\d+) \| (?P<variant>\w+) \|"
     ratio = r" (?P<{0}>[\d.]+) \((?P<{0}_worst>[\d.]+)(?:; (?P<{0}_count>\d+) of \d+)?\) \|"
-    pattern = row + ratio.format("t") + ratio.format("c") + r"[\d |]+\| (?P<others>\d+) \|"
+    pattern = start + ratio.format("t") + ratio.format("c") + r"[\d |]+\| (?P<others>\d+) \|"
     pattern += ratio.format("t2") + ratio.format("c2")
     goals = dict(re.findall(r"^\| `(\w+)`, geometric mean: (.*) \|$", text, re.M))
     worst = dict(
         re.findall(r"^\| `(\w+)`, worst problem over `torch.matmul`: [^|]*\| [\d.]+ \| ([\d.]+) \|", text, re.M)
     )
     rows = list(re.finditer(pattern, table("results.md", "nvidia-h200/held_out")))
-    assert {found["variant"] for found in rows} == goals.keys() > worst.keys()
-    for found in rows:
-        goal, measured, others, reached = goals[found["variant"]].split(" | ")
+    assert {row["variant"] for row in rows} == goals.keys() > worst.keys()
+    for row in rows:
+        goal, measured, others, reached = goals[row["variant"]].split(" | ")
         of_torch, of_cublaslt = map(float, goal.split(" and "))
-        assert measured.startswith(f"{found['t']} and {found['c']}, of {found['t_count'] or found['all']} problems")
-        assert others == f"{found['t2']} and {found['c2']}, of {found['t2_count'] or found['others']} problems"
+        assert measured.startswith(f"{row['t']} and {row['c']}, of {row['t_count'] or row['all']} problems")
+        assert others == f"{row['t2']} and {row['c2']}, of {row['t2_count'] or row['others']} problems"
         said = [
-            f"{name} {'yes' if float(found[key]) >= limit else 'no'}"
-            + ("" if (float(found[key]) >= limit) == (float(found[f"{key}2"]) >= limit) else ", without siblings no")
+            f"{name} {'yes' if float(row[key]) >= limit else 'no'}"
+            + ("" if (float(row[key]) >= limit) == (float(row[f"{key}2"]) >= limit) else ", without siblings no")
             for name, key, limit in (("over `torch.matmul`", "t", of_torch), ("over cuBLASLt", "c", of_cublaslt))
         ]
         assert reached == "; ".join(said)
-        assert worst.get(found["variant"], found["t2_worst"]) == found["t2_worst"]
+        assert worst.get(row["variant"], row["t2_worst"]) == row["t2_worst"]
 
 
 def won(regime: str, knob: str, *classes: int) -> dict[str, int]:
