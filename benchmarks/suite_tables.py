@@ -13,11 +13,12 @@ from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
 from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
-from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS
+from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, Sides, sides_of
 from tirgemm.bench.results import Document, Row, spread
 from tirgemm.bench.suite_file import Suite
 from tirgemm.families.common.alignment import access_width
 from tirgemm.gemm import DTYPE_BYTES, REGIMES, Gemm, Operand, Regime
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 # The suites whose geometric means are averaged, and those that stand for themselves.
 AVERAGED, OTHERS = ("square", "deepgemm", "llama", "skinny"), ("odd",)
@@ -145,9 +146,9 @@ def shapes(folder: Path, suites: Path) -> str:
 
 
 def held_out(folder: Path, suites: Path) -> str:
-    """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart; each
-    suite, and all judge suites together."""
-    parts = []
+    """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart, and
+    without the problems whose m, n and k are shipped; each suite, and all judge suites together."""
+    parts, recorded = [], _shipped_sides()
     for regime in REGIMES:
         names = (*(f"judge-{seed}" for seed in JUDGE_SEEDS), GRID_NAME)
         files = [(name, one) for name in names for one in documents(folder.parent, f"{name}.{regime}", folder.name)]
@@ -156,13 +157,14 @@ def held_out(folder: Path, suites: Path) -> str:
         if len(judged) > 1:
             suite_rows[f"**{', '.join(judged)} together**"] = [row for name in judged for row in suite_rows[name]]
         lines = [
-            [f"{name}, {which}; {len(these)}", variant, *_beside_baselines(these)]
+            [f"{name}, {which}; {len(these)}", variant, *_beside_baselines(these), *_without_siblings(these, recorded)]
             for name, rows in suite_rows.items()
             for variant in dict.fromkeys(row["variant"] for row in rows)
             for which, these in _by_alignment([row for row in rows if row["variant"] == variant])
         ]
         if lines:
             columns = [*(f"× {name}" for name in BASELINES[:2]), *(f"behind {name}" for name in BASELINES[:2])]
+            columns += ["without siblings", *(f"of these × {name}" for name in BASELINES[:2])]
             head = f"{regime}; geometric mean (least)"
             parts.append(f"{head}\n\n{table(['problems', 'variant', *columns], lines, 2)}")
     return "\n\n".join(parts) or not_yet("tirgemm bench judge-102 --variants zero_shot,quick,standard")
@@ -178,6 +180,17 @@ def _beside_baselines(rows: Sequence[Row]) -> list[str]:
     columns = [[row["baselines"].get(name, {}).get("ratio") for row in rows] for name in BASELINES[:2]]
     behind = [str(sum(ratio is not None and ratio < 1 for ratio in column)) for column in columns]
     return [*map(geomean, columns), *behind]
+
+
+def _without_siblings(rows: Sequence[Row], recorded: set[Sides]) -> list[str]:
+    """Of the rows whose m, n and k are not recorded how many there are, then mean and least ratio to two baselines."""
+    others = [row for row in rows if sides_of(Gemm.parse(row["gemm"])) not in recorded]
+    return [str(len(others)), *_means_beside(others, BASELINES[:2])]
+
+
+def _shipped_sides() -> set[Sides]:
+    """m, n and k of every problem of the shipped records, of whatever device."""
+    return {sides_of(Gemm.parse(gemm)) for file in ShippedRecords().files() for _, gemm, _ in file.places}
 
 
 def has_aligned_rows(gemm: Gemm) -> bool:

@@ -3,21 +3,26 @@
 usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later ones on top of earlier ones. What was
                                             shipped of a model before is replaced: give it, too, or start from a
                                             database that has imported it. Problems by which kernels are judged
-                                            are left out, unless they are a published suite's too. Of a search over
-                                            a range of m what a kernel set is cut by is kept, where it tried all sizes
+                                            are left out, unless they are a published suite's too, and so are
+                                            problems of the same m, n and k whose sizes were not shipped before. Of
+                                            a search over a range of m what a kernel set is cut by is kept, where it
+                                            tried all sizes. The sizes of all that is shipped are added to
+                                            tirgemm/bench/recorded_sides.json: no new seed draws them
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS
+from tirgemm.bench import held_out
+from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, recorded_sides, sides_of
+from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Range
@@ -28,6 +33,7 @@ from tirgemm.tuning.records.json_values import merged
 from tirgemm.tuning.shipped_set import OFFERED
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.shipped.packing import pack
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
 # Of every measurement so many samples: seven of a problem's fastest configs and those within 5 % of them, three of the
@@ -41,17 +47,18 @@ DROPPED = (
 )
 # And of the configs that are there to be learnt from.
 DROPPED_OF_OTHERS = ("power_w", "spread_us")
+SIDES = Path(held_out.__file__).with_name(held_out.RECORDED_SIDES)
 
 
 def ship(paths: list[Path], folder: Path) -> list[Path]:
     """Write the records of ``paths`` into ``folder``, a file for each model; pruned candidates are left out."""
-    judged = _judged()
+    is_judged = _judged(shipped.FOLDER)
     devices: dict[tuple[str, str], Device] = {}
     candidates: dict[CandidateKey, Candidate] = {}
     for path in paths:
         devices |= {(device.key, device.fingerprint): device for device in read_devices(path)}
         for candidate in read_candidates(path):
-            if candidate.gemm in judged:
+            if is_judged(candidate.gemm):
                 continue
             known = candidates.get(candidate.key)
             sets = merged(known.sample_sets if known else (), candidate.sample_sets)
@@ -140,10 +147,28 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _judged() -> set[Gemm]:
-    """The problems of the held-out suites that no other suite has."""
-    held_out = {gemm for name in (GRID_NAME, *(f"judge-{s}" for s in JUDGE_SEEDS)) for gemm in suite_named(name).gemms}
-    return held_out - {gemm for name in named_suites() for gemm in suite_named(name).gemms}
+def _judged(shipped_before: Path) -> Callable[[Gemm], bool]:
+    """Whether a problem is of a held-out suite, or has the m, n and k of one, where none with these was shipped before;
+    problems of published suites are not."""
+    judged = {gemm for name in (GRID_NAME, *(f"judge-{s}" for s in JUDGE_SEEDS)) for gemm in suite_named(name).gemms}
+    sides = {sides_of(gemm) for gemm in judged} - {sides_of(gemm) for gemm in _gemms(shipped_before)}
+    published = _published()
+    return lambda gemm: gemm not in published and (gemm in judged or sides_of(gemm) in sides)
+
+
+def _published() -> set[Gemm]:
+    return {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}
+
+
+def _gemms(folder: Path) -> set[Gemm]:
+    """Every problem that a folder of shipped records has."""
+    return {Gemm.parse(gemm) for file in ShippedRecords(folder).files() for _, gemm, _ in file.places}
+
+
+def add_recorded_sides(path: Path, folder: Path) -> None:
+    """Add the sides of shipped and published problems to those of before, which stay: new seeds draw none of them."""
+    sides = sorted(recorded_sides() | {sides_of(gemm) for gemm in _gemms(folder) | _published()})
+    path.write_text("[\n" + ",\n".join(f"[{m}, {n}, {k}]" for m, n, k in sides) + "\n]\n")
 
 
 def _model(device_key: str) -> str:
@@ -156,6 +181,7 @@ def main(arguments: list[str]) -> int:
         return 2
     for path in ship([Path(argument) for argument in arguments], shipped.FOLDER):
         print(f"{path}: {path.stat().st_size:,} bytes")
+    add_recorded_sides(SIDES, shipped.FOLDER)
     return 0
 
 

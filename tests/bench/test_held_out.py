@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.helpers.scripts import script
+from tirgemm.bench import held_out as generator
 from tirgemm.bench.held_out import (
     COUNT,
+    FIRST_APART,
     GRID,
     GRID_COUNT,
     JUDGE_SEEDS,
@@ -17,14 +21,23 @@ from tirgemm.bench.held_out import (
     MOST_ROWS,
     MOST_SIDE,
     held_out,
+    recorded_sides,
+    siblings,
+    sides_of,
 )
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import ACTIVATIONS, Range
+from tirgemm.gemm import ACTIVATIONS, Gemm, Range
 from tirgemm.tuning_db import shipped
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates
 
+# How many judged problems have siblings among the shipped records, exact equals included; of any other seed none may.
+SIBLINGS = {"judge-102": 12, "judge-103": 11, "judge-104": 15, "grid": 73}
+# Of these, how many are in the records themselves: problems of the published suites, which were measured before.
+EQUALS = {"grid": 10}
+NEW_JUDGE = 105
 JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
 # Published results name these problems: a change of the generator must not change them.
 DIGESTS = {
@@ -60,6 +73,78 @@ def test_no_judged_problem_was_measured_before_or_is_in_another_suite() -> None:
     assert len(recorded) > 100
     assert not judged & recorded
     assert not judged & {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}
+
+
+def shipped_gemms(model: str = "") -> set[Gemm]:
+    """The problems of the shipped records, of all devices or of one model."""
+    files = (file for file in ShippedRecords().files() if file.path.name.startswith(model))
+    return {Gemm.parse(gemm) for file in files for _, gemm, _ in file.places}
+
+
+def published_gemms() -> set[Gemm]:
+    return {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}
+
+
+@pytest.mark.parametrize("name", [*JUDGES, "grid"])
+def test_siblings_of_judged_problems_in_the_records_are_as_many_as_stated(name: str) -> None:
+    recorded, gemms = shipped_gemms(), suite_named(name).gemms
+    assert len(siblings(gemms, {sides_of(gemm) for gemm in recorded})) == SIBLINGS.get(name, 0)
+    equals = recorded & set(gemms)
+    assert len(equals) == EQUALS.get(name, 0)
+    assert equals <= published_gemms()
+
+
+def test_the_page_states_how_many_judged_problems_have_siblings() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "results.md").read_text().split())
+    judged = [SIBLINGS[name] for name in ("judge-102", "judge-103", "judge-104")]
+    assert f"{sum(judged)} of the 299 judged problems ({judged[0]}, {judged[1]} and {judged[2]} of the suites)" in page
+    h200 = {sides_of(gemm) for gemm in shipped_gemms("nvidia-h200")}
+    assert f"{sum(len(siblings(suite_named(name).gemms, h200)) for name in JUDGES[:3])} in those of the H200" in page
+    assert f"{SIBLINGS['grid']} of the 300 of `grid`, of which {EQUALS['grid']} are in the records themselves" in page
+
+
+def test_every_shipped_or_published_size_is_one_that_new_seeds_do_not_draw() -> None:
+    missing = {sides_of(gemm) for gemm in shipped_gemms() | published_gemms()} - recorded_sides()
+    assert not missing, "scripts/ship_records.py adds them to tirgemm/bench/recorded_sides.json"
+
+
+def test_new_seeds_draw_no_size_of_the_records_or_of_the_other_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {*JUDGE_SEEDS, *range(4), 101}
+    assert NEW_JUDGE >= FIRST_APART > max(old)
+    monkeypatch.setattr(generator, "JUDGE_SEEDS", (*JUDGE_SEEDS, NEW_JUDGE))
+    judged = {sides_of(gemm) for name in (*JUDGES, "grid") for gemm in suite_named(name).gemms}
+    new = suite_named(f"judge-{NEW_JUDGE}").gemms
+    fitted = {seed: suite_named(f"fit-{seed}").gemms for seed in (0, 1, 2, 3, 101, *range(106, 112))}
+    shipped_sides = {sides_of(gemm) for gemm in shipped_gemms()}
+    assert len(set(new)) == COUNT
+    assert not siblings(new, shipped_sides)
+    for seed, gemms in fitted.items():
+        assert len(set(gemms)) == COUNT
+        assert not siblings(gemms, {sides_of(gemm) for gemm in new}), seed
+        if seed >= FIRST_APART:
+            assert not siblings(gemms, shipped_sides | judged), seed
+
+
+def test_a_judge_suite_stays_when_sizes_of_other_problems_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "JUDGE_SEEDS", (*JUDGE_SEEDS, NEW_JUDGE))
+    before = suite_named(f"judge-{NEW_JUDGE}").gemms
+    added = {sides_of(gemm) for seed in range(106, 112) for gemm in suite_named(f"fit-{seed}").gemms}
+    monkeypatch.setattr(generator, "recorded_sides", lambda: recorded_sides() | added)
+    assert suite_named(f"judge-{NEW_JUDGE}").gemms == before
+    assert not siblings(suite_named("fit-106").gemms, added)
+
+
+def test_records_of_a_judged_size_are_not_shipped_where_none_of_it_were_before(tmp_path: Path) -> None:
+    module: Any = script("scripts/ship_records.py")
+    gemms = [gemm for name in JUDGES for gemm in suite_named(name).gemms]
+    known = siblings(gemms, {sides_of(gemm) for gemm in shipped_gemms()})
+    is_judged = module._judged(shipped.FOLDER)
+    assert all(map(is_judged, gemms))
+    other = [Gemm(*sides_of(gemm), dtype="bf16" if gemm.dtype == "f16" else "f16") for gemm in gemms]
+    assert {sides_of(gemm) for gemm in other if not is_judged(gemm)} <= {sides_of(gemm) for gemm in known}
+    assert not is_judged(next(iter(shipped_gemms() & published_gemms())))
+    module.add_recorded_sides(tmp_path / "sides.json", tmp_path)
+    assert (tmp_path / "sides.json").read_text() == module.SIDES.read_text(), "none is taken away"
 
 
 def test_layers_are_of_no_other_suite() -> None:

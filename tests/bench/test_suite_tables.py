@@ -18,8 +18,9 @@ from tirgemm.bench.results import FORMAT, MeasuredKernel, ResultsFile, environme
 from tirgemm.bench.suites import suite_named
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.records import Candidate, SampleSet, Status
-from tirgemm.tuning_db import transfer
+from tirgemm.tuning_db import shipped, transfer
 from tirgemm.tuning_db.data_folder import open_database
+from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.store import SqlStore
 
 GPU = Device(
@@ -255,9 +256,28 @@ def test_held_out_suites_are_tabled_by_effort_and_aligned_rows_apart(tmp_path: P
         file.put(raced(text, "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
     table = suite_tables.held_out(path.parent, tmp_path)
     mean = math.sqrt(10 / 8 * 10 / 20)
-    assert cells(table, "judge-102, all; 2") == ["quick", f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)", "1", "1"]
-    assert cells(table, "judge-102, rows of whole 16 bytes; 1") == ["quick", "1.250 (1.250)", "2.000 (2.000)", "0", "0"]
+    means = [f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)"]
+    assert cells(table, "judge-102, all; 2") == ["quick", *means, "1", "1", "2", *means]
+    aligned = ["1.250 (1.250)", "2.000 (2.000)"]
+    assert cells(table, "judge-102, rows of whole 16 bytes; 1") == ["quick", *aligned, "0", "0", "1", *aligned]
     assert "Not measured yet" in suite_tables.held_out(tmp_path / "results" / "other", tmp_path)
+
+
+def test_held_out_suites_are_tabled_without_siblings_of_shipped_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped_folder = tmp_path / "shipped"
+    shipped_folder.mkdir()
+    sibling = Candidate(Gemm.parse("64x64x72:bf16:tn"), GPU.key, "sustained", config(), Status.MEASURED)
+    pack(shipped_folder / f"gpu{shipped.SUFFIX}", [GPU], [sibling])
+    monkeypatch.setattr(shipped, "FOLDER", shipped_folder)
+    path = tmp_path / "results" / "gpu" / "judge-102.sustained.json"
+    file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
+    for text, us in (("64x64x64:f16:nt", 8.0), ("64x64x72:f16:nt", 4.0)):
+        file.put(raced(text, "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
+    row = cells(suite_tables.held_out(path.parent, tmp_path), "judge-102, all; 2")
+    assert row[1] == f"{math.sqrt(10 / 8 * 10 / 4):.3f} (1.250)"
+    assert row[-3:] == ["1", "1.250 (1.250)", "2.000 (2.000)"]
 
 
 def test_judge_suites_are_tabled_together_and_the_grid_is_not_among_them(tmp_path: Path) -> None:
@@ -271,10 +291,11 @@ def test_judge_suites_are_tabled_together_and_the_grid_is_not_among_them(tmp_pat
             assert "together" not in suite_tables.held_out(folder, tmp_path)
     table = suite_tables.held_out(folder, tmp_path)
     mean = math.sqrt(10 / 8 * 10 / 20)
-    both = [f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)", "1", "1"]
+    means = [f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)"]
+    both = [*means, "1", "1", "2", *means]
     assert cells(table, "**judge-102, judge-103 together**, all; 2") == ["quick", *both]
     aligned = cells(table, "**judge-102, judge-103 together**, rows of whole 16 bytes; 1")
-    assert aligned == ["quick", "1.250 (1.250)", "2.000 (2.000)", "0", "0"]
+    assert aligned == ["quick", "1.250 (1.250)", "2.000 (2.000)", "0", "0", "1", "1.250 (1.250)", "2.000 (2.000)"]
     assert cells(table, "grid, all; 1")[1] == "2.000 (2.000)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -14,9 +15,13 @@ import pytest
 from tests.helpers.scripts import script
 from tests.newcomer.pages import all_pages
 from tirgemm.bench import results
+from tirgemm.bench.suite_file import Suite
+from tirgemm.bench.suites import named_suites
 from tirgemm.families import FAMILIES
+from tirgemm.families.common.ranking_model import LEAST_PROBLEMS, kinds_of
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_YET = "not measured yet"
@@ -78,6 +83,32 @@ def test_the_goals_of_held_out_problems_are_compared_with_the_tables_figures() -
     assert means == {name: f"{of_torch} and {of_cublaslt}" for name, (of_torch, _, of_cublaslt) in rows.items()}
     assert worst == {name: least for name, (_, least, _) in rows.items() if name in worst}
     assert len(worst) == 2
+
+
+def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> None:
+    text = (ROOT / "docs" / "results.md").read_text()
+    start = r"together\*\*, rows of whole 16 bytes; (?P<all>\d+) \| (?P<variant>\w+) \|"
+    ratio = r" (?P<{0}>[\d.]+) \((?P<{0}_worst>[\d.]+)(?:; (?P<{0}_count>\d+) of \d+)?\) \|"
+    pattern = start + ratio.format("t") + ratio.format("c") + r"[\d |]+\| (?P<others>\d+) \|"
+    pattern += ratio.format("t2") + ratio.format("c2")
+    goals = dict(re.findall(r"^\| `(\w+)`, geometric mean: (.*) \|$", text, re.M))
+    worst = dict(
+        re.findall(r"^\| `(\w+)`, worst problem over `torch.matmul`: [^|]*\| [\d.]+ \| ([\d.]+) \|", text, re.M)
+    )
+    rows = list(re.finditer(pattern, table("results.md", "nvidia-h200/held_out")))
+    assert {row["variant"] for row in rows} == goals.keys() > worst.keys()
+    for row in rows:
+        goal, measured, others, reached = goals[row["variant"]].split(" | ")
+        of_torch, of_cublaslt = map(float, goal.split(" and "))
+        assert measured.startswith(f"{row['t']} and {row['c']}, of {row['t_count'] or row['all']} problems")
+        assert others == f"{row['t2']} and {row['c2']}, of {row['t2_count'] or row['others']} problems"
+        said = [
+            f"{name} {'yes' if float(row[key]) >= limit else 'no'}"
+            + ("" if (float(row[key]) >= limit) == (float(row[f"{key}2"]) >= limit) else ", without siblings no")
+            for name, key, limit in (("over `torch.matmul`", "t", of_torch), ("over cuBLASLt", "c", of_cublaslt))
+        ]
+        assert reached == "; ".join(said)
+        assert worst.get(row["variant"], row["t2_worst"]) == row["t2_worst"]
 
 
 def won(regime: str, knob: str, *classes: int) -> dict[str, int]:
@@ -172,3 +203,42 @@ def test_an_examples_figures_are_brought_in_line_with_its_reason_alone() -> None
     stays = timings | {"selection": {"reason": "the default stays", "ratio_low": 1.0}}
     assert as_chosen(stays) == stays
     assert as_chosen({"sustained": "…", "selection": "…"}) == {"sustained": "…", "selection": "…"}
+
+
+def test_each_hole_of_wgmma_has_a_figure_of_a_results_file_or_says_that_it_is_not_measured() -> None:
+    text = (ROOT / "docs" / "wgmma.md").read_text()
+    rows = re.findall(r"^\| (\d)\. (?:[^|]*\| ){3}([^|]*) \|$", text, re.M)
+    assert [number for number, _ in rows] == list("123456")
+    versions = re.findall(r"^\| `([^`]+)` \|.*\| ([\d.]+) \|$", table("results.md", "nvidia-h200/versions"), re.M)
+    for _, figure in rows:
+        named = re.findall(r"`(\d[\w:]+)` ([\d.]+) \(`redesign\.sustained\.json\.gz`\)", figure)
+        assert set(named) <= set(versions), figure
+        assert named or figure == NOT_YET, figure
+    assert (ROOT / "benchmarks" / "results" / "nvidia-h200" / "redesign.sustained.json.gz").is_file()
+
+
+def test_the_ranking_models_have_learnt_the_one_kind_of_problem_that_the_page_names() -> None:
+    paths = sorted((ROOT / "tirgemm" / "families" / "common" / "rankings").glob("*.json.gz"))
+    assert paths
+    kinds = set()
+    for path in paths:
+        domain = json.loads(gzip.decompress(path.read_bytes()))["domain"]
+        kinds |= {kind for of in domain.values() for kind, sizes in of.items() if len(sizes) >= LEAST_PROBLEMS}
+    plain = {kind.partition(",")[0] for kind in kinds}
+    assert plain == {kinds_of(Gemm(64, 64, 64))[0]} == {kinds_of(Gemm(64, 64, 64, dtype="bf16"))[0]}
+    square = Gemm(64, 64, 64)
+    others = ({"out": "f32"}, {"acc": "f16"}, {"batch": 8}, {"beta": True}, {"dtype": "f32", "out": "f32"})
+    assert not plain & {kinds_of(square.with_(**changed))[0] for changed in others}
+
+
+def test_shipped_records_of_the_suites_name_no_environment() -> None:
+    suites = {str(gemm) for path in named_suites().values() for gemm in Suite.read(path).gemms}
+    places = [(file, place) for file in ShippedRecords().files() for place in file.places if place[1] in suites]
+    assert len(places) > 300
+    fingerprints = {
+        samples.conditions.get("fingerprint")
+        for file, place in places
+        for candidate in file.candidates(*place)
+        for samples in candidate.sample_sets
+    }
+    assert fingerprints == {None}, "measured again: docs/tuning.md may say that they answer without a race"

@@ -12,10 +12,13 @@ version of Python.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
+from importlib import resources
 from itertools import islice, product
 from typing import TypeVar
 
@@ -24,6 +27,9 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 JUDGE_SEEDS = (102, 103, 104)
+FIRST_APART = 105
+# The sides of all that was shipped or is of a published suite; ``scripts/ship_records.py`` adds to it.
+RECORDED_SIDES = "recorded_sides.json"
 # Seed 104 draws a problem of suite ``llama``, which was fitted to: 99 problems are left.
 _FITTED = frozenset({Gemm(1024, 8192, 8192)})
 COUNT, GRID_COUNT = 100, 300
@@ -51,7 +57,8 @@ _MOST_ELEMENTS = 2**30
 _NAME = re.compile(r"(judge|fit)-(0|[1-9][0-9]{0,8})")
 
 Drawn = TypeVar("Drawn")
-Draw = Callable[[random.Random], tuple[int, int, int]]
+Sides = tuple[int, int, int]
+Draw = Callable[[random.Random], Sides]
 
 
 def held_out(name: str) -> Suite | None:
@@ -80,18 +87,39 @@ def _grid_sample() -> tuple[Gemm, ...]:
     return tuple(gemms[index] for index in sorted(chosen))
 
 
+def sides_of(gemm: Gemm) -> Sides:
+    """m, or the largest m of a range, n and k: what siblings have in common."""
+    return gemm.m_max, gemm.n, gemm.k
+
+
+def siblings(gemms: Iterable[Gemm], recorded: Collection[Sides]) -> list[Gemm]:
+    """Those of the problems whose very m, n and k are recorded, with whatever dtype and layout."""
+    return [gemm for gemm in gemms if sides_of(gemm) in recorded]
+
+
+@cache
+def recorded_sides() -> frozenset[Sides]:
+    """Sides that no seed from ``FIRST_APART`` on draws: those of every record shipped so far and of other suites."""
+    sides = json.loads((resources.files("tirgemm.bench") / RECORDED_SIDES).read_text())
+    return frozenset((int(m), int(n), int(k)) for m, n, k in sides)
+
+
 def _drawn(seed: int) -> tuple[Gemm, ...]:
-    judged = set() if seed in JUDGE_SEEDS else {*_grid_sample(), *(g for judge in JUDGE_SEEDS for g in _drawn(judge))}
-    drawn = islice(_distinct(random.Random(seed), judged), COUNT)
-    return tuple(gemm for gemm in drawn if seed not in JUDGE_SEEDS or gemm not in _FITTED)
+    is_judge, apart = seed in JUDGE_SEEDS, seed >= FIRST_APART
+    suites = {} if is_judge else {0: _grid_sample(), **{judge: _drawn(judge) for judge in JUDGE_SEEDS}}
+    judged = {gemm for gemms in suites.values() for gemm in gemms}
+    avoided = set(recorded_sides()) if apart else set()
+    avoided.update(sides_of(g) for judge, gemms in suites.items() if apart or judge >= FIRST_APART for g in gemms)
+    drawn = islice(_distinct(random.Random(seed), judged, avoided), COUNT)
+    return tuple(gemm for gemm in drawn if not is_judge or gemm not in _FITTED)
 
 
-def _distinct(source: random.Random, known: set[Gemm]) -> Iterator[Gemm]:
-    """Problems of the three distributions by turns, none twice and none that is ``known``."""
+def _distinct(source: random.Random, known: set[Gemm], avoided: Collection[Sides]) -> Iterator[Gemm]:
+    """Problems of the three distributions by turns, none twice, none that is ``known``, none of ``avoided`` sides."""
     while True:
         for draw in (_layer, _grid, _any):
             gemm = _problem(source, draw)
-            while gemm is None or gemm in known:
+            while gemm is None or gemm in known or sides_of(gemm) in avoided:
                 gemm = _problem(source, draw)
             known.add(gemm)
             yield gemm
@@ -104,16 +132,16 @@ def _problem(source: random.Random, draw: Draw) -> Gemm | None:
     return Gemm(m, n, k, dtype=dtype, layout=layout) if max(m * n, n * k, m * k) <= _MOST_ELEMENTS else None
 
 
-def _layer(source: random.Random) -> tuple[int, int, int]:
+def _layer(source: random.Random) -> Sides:
     n, k = _one(source, LAYERS[_one(source, tuple(LAYERS))])
     return _side(source, 1, MOST_ROWS), n, k
 
 
-def _grid(source: random.Random) -> tuple[int, int, int]:
+def _grid(source: random.Random) -> Sides:
     return _one(source, GRID), _one(source, GRID), _one(source, GRID)
 
 
-def _any(source: random.Random) -> tuple[int, int, int]:
+def _any(source: random.Random) -> Sides:
     m, n, k = (_side(source, LEAST_SIDE, MOST_SIDE) for _ in range(3))
     return m, n, k
 
