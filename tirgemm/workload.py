@@ -113,7 +113,11 @@ def activation(act: str, x: Any) -> Any:
     if act == "gelu_tanh":
         return f32(0.5) * x * (f32(1) + tir.tanh(f32(math.sqrt(2 / math.pi)) * (x + f32(0.044715) * x * x * x)))
     if act == "silu":
-        return x / (f32(1) + tir.exp(f32(0) - x))
+        # Not a division: of each one NVRTC makes a call of a slow path, which costs it seconds in a large tile. The sum
+        # is from 1 to inf, where the square of this is its reciprocal; x * root * root overflows and underflows as
+        # the quotient does.
+        root = tir.rsqrt(f32(1) + tir.exp(f32(0) - x))
+        return x * root * root
     return x
 
 

@@ -104,4 +104,18 @@ inline float __bfloat162float(nv_bfloat16 value) { return value; }
 inline nv_bfloat16 __float2bfloat16(float value) { return nv_bfloat16(value); }
 inline nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
 
+// Two ulp beside the rounded value, as far as CUDA's manual lets the device's be: up or down by the argument's last bit.
+inline float rsqrt_two_ulp_off(float value) {
+  float root = (float)(1.0 / std::sqrt((double)value));
+  if (!(root > 0 && root < INFINITY)) return root;
+  uint32_t argument, f;
+  memcpy(&argument, &value, 4);
+  memcpy(&f, &root, 4);
+  f += argument & 1 ? 2 : -2;
+  memcpy(&root, &f, 4);
+  return root;
+}
+// glibc may have a function of this name.
+#define rsqrtf rsqrt_two_ulp_off
+
 struct Index { int x = 0, y = 0, z = 0; };

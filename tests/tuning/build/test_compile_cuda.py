@@ -279,3 +279,16 @@ def test_no_fast_intrinsics_in_the_epilogues() -> None:
     for act in ("gelu", "gelu_tanh", "silu"):
         _, source = cuda.lower(_program(f"33x40x48:f16:nt:act={act}"), "sm_90a")
         assert not any(name in source for name in ("__expf", "__tanhf", "__logf", "__fdividef", "tanh.approx"))
+
+
+@pytest.mark.parametrize(
+    ("family", "arch"), [("simt", "sm_80"), ("wmma", "sm_80"), ("mma", "sm_80"), ("mma", "sm_90a"), ("wgmma", "sm_90a")]
+)
+def test_silu_compiles_to_less_machine_code_than_gelu(family: str, arch: str) -> None:
+    gemm, device = Gemm.parse("512x512x256:f16:nt:bias:act=gelu"), named_device(arch)
+    config = FAMILIES[family].default(gemm, device, "sustained")
+    sizes = [
+        len(compile_program(FAMILIES[family].instantiate(gemm.with_(act=act), config, device), device).data)
+        for act in ("silu", "gelu")
+    ]
+    assert sizes[0] <= sizes[1]
