@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
 from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
-from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, Sides, sides_of
+from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, Sides, siblings, sides_of
 from tirgemm.bench.results import Document, Row, spread
 from tirgemm.bench.suite_file import Suite
 from tirgemm.families.common.alignment import access_width
@@ -184,13 +184,14 @@ def _beside_baselines(rows: Sequence[Row]) -> list[str]:
 
 def _without_siblings(rows: Sequence[Row], recorded: set[Sides]) -> list[str]:
     """Of the rows whose m, n and k are not recorded how many there are, then mean and least ratio to two baselines."""
-    others = [row for row in rows if sides_of(Gemm.parse(row["gemm"])) not in recorded]
+    known = set(siblings((Gemm.parse(row["gemm"]) for row in rows), recorded))
+    others = [row for row in rows if Gemm.parse(row["gemm"]) not in known]
     return [str(len(others)), *_means_beside(others, BASELINES[:2])]
 
 
 def _shipped_sides() -> set[Sides]:
     """m, n and k of every problem of the shipped records, of whatever device."""
-    return {sides_of(Gemm.parse(gemm)) for file in ShippedRecords().files() for _, gemm, _ in file.places}
+    return {sides_of(gemm) for file in ShippedRecords().files() for gemm in file.gemms}
 
 
 def has_aligned_rows(gemm: Gemm) -> bool:

@@ -162,7 +162,7 @@ def _published() -> set[Gemm]:
 
 def _gemms(folder: Path) -> set[Gemm]:
     """Every problem that a folder of shipped records has."""
-    return {Gemm.parse(gemm) for file in ShippedRecords(folder).files() for _, gemm, _ in file.places}
+    return {gemm for file in ShippedRecords(folder).files() for gemm in file.gemms}
 
 
 def add_recorded_sides(path: Path, folder: Path) -> None:

@@ -1,7 +1,6 @@
-"""The interface ``KernelSource``, by which ``tirgemm.torch`` looks up the kernel of a ``Gemm`` or has it built.
+"""Kernel lookup and background builds: the interface ``KernelSource`` and the permission to build, ``Policy``.
 
-It is implemented for the shipped records, a local database and the service. ``Policy`` says which kernels that do not
-exist yet may be built.
+Shipped records, a local database and the service implement it; ``tirgemm.torch`` gets its kernels through it.
 """
 
 from __future__ import annotations

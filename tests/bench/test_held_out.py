@@ -78,7 +78,7 @@ def test_no_judged_problem_was_measured_before_or_is_in_another_suite() -> None:
 def shipped_gemms(model: str = "") -> set[Gemm]:
     """The problems of the shipped records, of all devices or of one model."""
     files = (file for file in ShippedRecords().files() if file.path.name.startswith(model))
-    return {Gemm.parse(gemm) for file in files for _, gemm, _ in file.places}
+    return {gemm for file in files for gemm in file.gemms}
 
 
 def published_gemms() -> set[Gemm]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER
-from tests.helpers.fake_service import EVENTS, FakeService, sse
+from tests.helpers.fake_service import EVENTS, FakeService, client_of, sse
 from tirgemm import Client
 from tirgemm._client.resource_path import path_of
 from tirgemm.errors import InvalidRequest, ServiceError
@@ -58,9 +57,7 @@ def fake() -> FakeService:
 
 @pytest.fixture
 def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
-    with Client(
-        "http://service.test", trust=SIGNER.public, cache_dir=tmp_path, patience=0.01, transport=fake
-    ) as opened:
+    with client_of(fake, tmp_path) as opened:
         yield opened
 
 

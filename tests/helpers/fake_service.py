@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.helpers.artifact_samples import SIGNER, certified
-from tirgemm import Gemm
+from tirgemm import Client, Gemm
 from tirgemm.detect import device as detect_device
 from tirgemm.timings import Timing, Timings
 
@@ -45,6 +47,13 @@ EVENTS = (
     sse(4, "selected", kernel="70ed"),
     sse(5, "done", kernel="70ed"),
 )
+
+
+@contextmanager
+def client_of(fake: httpx.BaseTransport, cache: Path) -> Iterator[Client]:
+    """A client of a fake service that trusts its key, and gives it up at once where it is away."""
+    with Client("http://service.test", trust=SIGNER.public, cache_dir=cache, patience=0.01, transport=fake) as opened:
+        yield opened
 
 
 class FakeService(httpx.BaseTransport):

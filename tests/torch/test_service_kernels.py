@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.helpers.artifact_samples import SIGNER
-from tests.helpers.fake_service import CPU, JOB, FakeService
+from tests.helpers.fake_service import CPU, JOB, FakeService, client_of
 from tests.waiting import PATIENCE_S
 from tirgemm import Client, Gemm
 from tirgemm._client import http as http_layer
@@ -49,9 +49,7 @@ def fake() -> Unlisted:
 
 @pytest.fixture
 def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
-    with Client(
-        "http://service.test", trust=SIGNER.public, cache_dir=tmp_path, patience=0.01, transport=fake
-    ) as opened:
+    with client_of(fake, tmp_path) as opened:
         yield opened
 
 

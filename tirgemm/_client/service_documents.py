@@ -135,7 +135,9 @@ def _place(name: str, part: str) -> str:
 
 
 def _type_of(form: Form) -> type:
-    return dict if isinstance(form, Mapping) else list if isinstance(form, list) else form  # type: ignore[return-value]
+    if isinstance(form, type):
+        return form
+    return dict if isinstance(form, Mapping) else list
 
 
 def _is_of(value: Any, wanted: type) -> bool:

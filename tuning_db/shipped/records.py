@@ -14,7 +14,7 @@ from typing import Any
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import Regime
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning_db import records_file, shipped
 from tirgemm.tuning_db.record_values import plain_candidates, value_in
@@ -58,6 +58,11 @@ class ShippedFile:
     def places(self) -> Collection[tuple[str, str, Regime]]:
         """Device key, problem and regime of every member."""
         return self._head.members.keys()
+
+    @property
+    def gemms(self) -> set[Gemm]:
+        """Every problem that has candidates here."""
+        return {Gemm.parse(gemm) for gemm in {gemm for _, gemm, _ in self.places}}
 
     def _read(self, device_key: str, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
         lines = self._text(device_key, gemm, regime).splitlines()
