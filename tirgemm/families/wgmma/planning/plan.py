@@ -93,7 +93,9 @@ class Plan:
     def staging(self) -> Staging:
         used = not self.cluster.writes_partials and self.epilogue != names.DIRECT
         columns, consumers = self.cluster.stored_columns, self.warpgroups.consumers
-        return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta)
+        # A cluster's parts, loaded before they are added, leave no registers for words, and such outputs are few.
+        by_words = used and self.epilogue == names.STAGED and not self.cluster.adds_parts
+        return Staging(columns, consumers, self.orientation.swapped, used, by_words, self.gemm.beta)
 
     @cached_property
     def memory(self) -> SharedMemory:
