@@ -225,12 +225,15 @@ def _sources(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _streams(document: dict[str, Any]) -> Iterator[str]:
-    """The bandwidth of reading alone follows from its samples, and rows name one that was measured."""
+    """The bandwidths of reading and writing alone follow from their samples; rows name one that was measured."""
     streams = document.get("streams", [])
     for number, stream in enumerate(streams):
         median = statistics.median(stream["samples_us"])
         yield from _differs(f"median_us of stream {number}", stream["median_us"], median)
         yield from _differs(f"read_gbps of stream {number}", stream["read_gbps"], stream["bytes"] / median / 1e3)
+        if "write_us" in stream:
+            wanted = stream["bytes"] / statistics.median(stream["write_us"]) / 1e3
+            yield from _differs(f"write_gbps of stream {number}", stream["write_gbps"], wanted)
     known = {stream["read_gbps"] for stream in streams}
     for row in document["rows"]:
         read = row.get("conditions", {}).get("read_gbps")

@@ -24,6 +24,8 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 AVERAGED, OTHERS = ("square", "deepgemm", "llama", "skinny"), ("odd",)
 BASELINES = ("torch.matmul", "cublaslt_best", "triton")
 LEAST_WEIGHTS, MOST_M = 25e6, 16
+# k up to which a large D takes longer to write than to compute.
+_SHORT_K = 128
 LARGE = "from 4096 on"
 
 
@@ -244,6 +246,22 @@ def bandwidth(folder: Path, suites: Path) -> str:
     return table(head, lines, 2) if lines else _NOT_YET
 
 
+def stores(folder: Path, suites: Path) -> str:
+    """Kernels of the suite ``holes`` with short k: D's bytes over their time, against writing alone."""
+    lines = []
+    for document in documents(folder.parent, "holes.sustained", folder.name):
+        write = statistics.median(stream["write_gbps"] for stream in document["streams"])
+        for row in document["rows"]:
+            gemm = Gemm.parse(row["gemm"])
+            if row["status"] == "measured" and gemm.k <= _SHORT_K:
+                written = gemm.span("d") * DTYPE_BYTES[gemm.out]
+                rate = written / row["median_us"] / 1e3
+                figures = [f"{written / 1e6:.1f}", f"{row['median_us']:.2f}", f"{rate:.0f}", f"{rate / write:.1%}"]
+                lines.append([f"`{gemm}`", row["variant"], *figures])
+    head = ["gemm", "variant", "MB of D", "us", "GB/s of D", "share of writing alone"]
+    return table(head, lines, 2) if lines else not_yet("tirgemm bench holes --variants zero_shot,quick")
+
+
 @of_file("proposal_sources.json", "python benchmarks/proposal_sources.py")
 def proposals(document: Document) -> str:
     """Sources of proposals at equal trials: the best time over the optimum, geometric means over spaces and seeds."""
@@ -375,7 +393,7 @@ _NOT_YET = not_yet("tirgemm bench square deepgemm llama skinny odd")
 TABLES: dict[str, Callable[[Path, Path], str]] = {
     each.__name__: each
     for each in (
-        *(summary, shapes, bandwidth, knobs, knob_worth, proposals),
+        *(summary, shapes, bandwidth, stores, knobs, knob_worth, proposals),
         *(zero_shot, efforts, held_out, versions, calls, sets, invariant),
     )
 }

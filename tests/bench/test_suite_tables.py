@@ -45,6 +45,7 @@ SPEEDS = {
     "64x64x8192:f16:nt": (2.0, 2.0),
     "1025x1024x1024:f16:nt": (0.98, 0.99),
     "1024x1025x1024:f16:nt": (4.0, 5.0),
+    "7168x9216x64:f16:nt": (1.0, 1.0),
 }
 
 
@@ -104,6 +105,27 @@ def cells(table: str, first: str) -> list[str]:
     """The cells of the first line that begins with a cell."""
     line = next(line for line in table.splitlines() if line.startswith(f"| {first} |"))
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_large_outputs_of_short_k_stand_beside_writing_alone(tmp_path: Path) -> None:
+    assert suite_tables.stores(tmp_path / "gpu", tmp_path).startswith("Not measured yet: `tirgemm bench holes")
+    path = tmp_path / "gpu" / "holes.sustained.json"
+    file = ResultsFile(
+        path, "holes", "sustained", environment(GPU, None, COMMIT) | {"torch_settings": PINNED}, resume=False
+    )
+    about = {"bytes": 10**9, "at": "now", "write_us": [300.0, 250.0, 200.0]}
+    read = file.add_stream(SampleSet((200.0,) * 3, "selection", {}, about))
+    for text in ("1024x1024x1024:f16:nt", "7168x9216x64:f16:nt"):
+        file.put(*contest(text, read)[1:])
+    assert load(path)["streams"][0]["write_gbps"] == pytest.approx(4000.0)
+    table = suite_tables.stores(tmp_path / "gpu", tmp_path)
+    assert cells(table, "`7168x9216x64:f16:nt`")[1:] == ["132.1", "10.00", "13212", "330.3%"]
+    assert "1024x1024x1024" not in table
+    assert "write_gbps" not in " ".join(faults(path))
+    document = load(path)
+    document["streams"][0]["write_gbps"] = 4100.0
+    path.write_text(json.dumps(document))
+    assert "write_gbps of stream 0" in " ".join(faults(path))
 
 
 def test_the_summary_has_means_by_suite_group_and_over_the_four_suites(folder: Path) -> None:

@@ -237,11 +237,14 @@ class ResultsFile:
         self.save()
 
     def add_stream(self, samples: SampleSet) -> float:
-        """Record a measurement of reading alone; its bandwidth in GB/s."""
+        """Record a measurement of reading alone, and of writing where there is one; reading's bandwidth in GB/s."""
         raw = rounded(samples.samples_us)
         nbytes, median = int(samples.conditions["bytes"]), statistics.median(raw)
         stream = {"at": samples.conditions["at"], "bytes": nbytes, "samples_us": raw, "median_us": median}
-        self.document.setdefault("streams", []).append(stream | {"read_gbps": nbytes / median / 1e3})
+        stream["read_gbps"] = nbytes / median / 1e3
+        if writing := samples.conditions.get("write_us"):
+            stream |= {"write_us": rounded(writing), "write_gbps": nbytes / statistics.median(rounded(writing)) / 1e3}
+        self.document.setdefault("streams", []).append(stream)
         return nbytes / median / 1e3
 
     def arrange(self, gemms: Sequence[Gemm], variants: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-// Reads memory once and does nothing else: the bandwidth that a kernel bound by memory is held against.
+// Read memory once, or write it once, and do nothing else: the bandwidths that a kernel bound by memory is held against.
 
 constexpr int LOADS = 8;
 
@@ -17,4 +17,11 @@ extern "C" __global__ void __launch_bounds__(512) read_stream(const uint4* words
   }
   for (; at < count; at += threads) sum ^= words[at].x;
   if (sum == 0x9e3779b9u) *sink = sum;
+}
+
+// Writes count 16-byte words.
+extern "C" __global__ void __launch_bounds__(512) write_stream(uint4* words, unsigned long long count, unsigned value) {
+  unsigned long long threads = (unsigned long long)gridDim.x * blockDim.x;
+  unsigned long long at = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+  for (; at < count; at += threads) words[at] = make_uint4(value, value ^ (unsigned)at, ~value, (unsigned)at);
 }
