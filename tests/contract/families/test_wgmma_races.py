@@ -48,12 +48,13 @@ _CASES: dict[str, dict[str, Value]] = {
     "77x45x127:f16:nt": {"load": "copy", "epilogue": "staged"},
     "1..69x41x126:bf16:tn:bias:lda=75": {"load": "copy", "epilogue": "direct", "swap": 1},
     "75x45x100:f16:tt:batch=2": {"load": "copy", "epilogue": "staged"},
-    # Rows of D that begin anywhere between two words of 16 bytes, in chunks of 64 and 32 columns, the last one ragged.
+    # Rows of D at multiples of 2, 4, 8 and 16 bytes, in chunks of 64 columns and of fewer, the last one ragged.
     "130x203x72:f16:nt": {"tile_n": 80, "epilogue": "staged"},
     "130x203x72:bf16:nt:align=2:ldd=205:batch=2": {"load": "copy", "tile_n": 32, "epilogue": "staged"},
     "130x202x72:f16:nt:bias": {"tile_m": 128, "tile_n": 96, "epilogue": "staged"},
     "130x204x72:f16:nt:align=8:ldd=212": {"load": "repack", "tile_n": 64, "epilogue": "staged"},
     "130x200x72:f16:nt:batch=2": {"tile_n": 64, "epilogue": "staged"},
+    "130x200x72:bf16:nt:beta": {"tile_n": 24, "epilogue": "staged"},
     "1..130x203x72:bf16:nt": {"tile_n": 8, "swap": 1, "epilogue": "staged"},
     "200x193x72:f16:nt:beta": {"tile_n": 64, "swap": 1, "schedule": "pingpong", "epilogue": "staged"},
     "100x40x1100:bf16:nn:ldb=40:lda=1104": {"split": 4, "epilogue": "direct", "tile_m": 128},

@@ -4,9 +4,6 @@
 """Epilogue, from accumulators to D: by TMA out of shared memory, by rows out of shared memory, or straight from the
 registers.
 
-Rows that leave shared memory are stored in words of 16 bytes wherever they begin: of a row that begins between two, the
-elements before the first whole word and behind the last one are stored one by one.
-
 Where operands are swapped a tile's rows are D's columns, and D's rows its columns. A thread's accumulators are pairs of
 neighbouring columns: of every eight columns, two in row ``lane / 4`` of its warp's sixteen and two in the row eight
 below (PTX ISA, "Register Fragments and Shared Memory Matrix Layouts").
@@ -16,9 +13,7 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.device.aligned_words import HALVES, load_aligned, phase_of, shifted, store_aligned
 from tirgemm.families.wgmma.device.arguments import WORDS
-from tirgemm.families.wgmma.planning.alignment import stored_vector
 from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.tile import permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
@@ -27,6 +22,13 @@ from tirgemm.workload import activation, combine, identity_activation
 
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _STMATRIX = "stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16"
+_COPY = """
+__forceinline__ __device__ void tirgemm_copy_{nbytes}(void* to, const void* from) {{
+    *reinterpret_cast<{word}*>(to) = *reinterpret_cast<const {word}*>(from);
+}}
+"""
+# Words that threads copy from shared memory to D, by their bytes.
+_WORDS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 _CONVERT = {"f16": "cvt.rn.f16x2.f32", "bf16": "cvt.rn.bf16x2.f32"}
 # Columns that one stmatrix stores at most, and elements of 16 bytes.
 _STMATRIX_COLUMNS = 16
@@ -54,10 +56,6 @@ class Epilogue:
         self.buffer = T.local_scalar("int32") if plan.staging.used else None
         if plan.staging.used:
             T.buffer_store(self.buffer.source, 0, [0])
-        # The two words of a row of the staging buffer that a thread makes one of D's from, and where D's first begins.
-        self.bits = self.lead = None
-        if plan.staging.by_words:
-            self.bits, self.lead = T.alloc_local([2 * HALVES], "uint32"), T.local_scalar("int32")
         # Partial sums are fp32, whatever D is.
         self.out = "f32" if plan.cluster.writes_partials else plan.gemm.out
         word = WORDS[DTYPE_BYTES[self.out]]
@@ -173,72 +171,32 @@ def store_element(e, value, m, n):
     T.buffer_store(e.args.elements_of("d"), value, [e.offset("d", m, n)])
 
 
+def copy_staged(e, place, m, n):
+    """Staged elements from ``place`` on to D at (m, n): one, or the word of as many as D's rows are aligned to."""
+    count = e.plan.staging.vector
+    source = [e.consumer, e.buffer, place]
+    if count == 1:
+        store_element(e, e.staging[source], m, n)
+        return
+    nbytes = count * DTYPE_BYTES[e.gemm.out]
+    to = T.address_of(e.args.elements_of("d")[e.offset("d", m, n)])
+    source_code = _COPY.format(nbytes=nbytes, word=_WORDS[nbytes])
+    T.evaluate(T.cuda.func_call(f"tirgemm_copy_{nbytes}", to, e.staging.ptr_to(source), source_code=source_code))
+
+
 @T.inline
 def store_staged(e, number, row, column):
-    """One staged element to D, neighbours by neighbouring threads."""
-    width = T.meta_var(e.plan.staging.shape[1])
+    """Neighbours of a staged row to D, those beside them by the next thread."""
+    width = T.meta_var(e.plan.staging.shape[1] // e.plan.staging.vector)
     r: T.let = number // width
-    c: T.let = number % width
+    c: T.let = number % width * e.plan.staging.vector
     first = T.meta_var(e.place(e.row0 + row, e.column0 + column))
     m: T.let = first[0] + r
     n: T.let = first[1] + c
     place = T.meta_var(staged_at(e.plan, r, c))
     if m < e.args.m:
         if n < e.gemm.n:
-            store_element(e, e.staging[e.consumer, e.buffer, place], m, n)
-
-
-def store_word_of_row(e, number, first):
-    """Word ``number`` of the staged chunk whose first element is at ``first`` in D, and its share of the row's
-    elements that are in no whole word: eight, or none."""
-    plan, gemm, width = e.plan, e.gemm, e.plan.staging.shape[1]
-    units = width // _UNIT_ELEMENTS
-    row, unit = number // units, number % units
-    memory, at = e.args.elements_of("d"), e.offset("d", first[0] + row, first[1])
-
-    def load(unit, to):
-        source = e.staging.ptr_to([e.consumer, e.buffer, staged_at(plan, row, unit * _UNIT_ELEMENTS)])
-        load_aligned(source, T.address_of(e.bits[to]))
-
-    vector = stored_vector(gemm)
-    load(unit, 0)
-    if vector == _UNIT_ELEMENTS:
-        store_aligned(T.address_of(memory[at + unit * _UNIT_ELEMENTS]), [e.bits[i] for i in range(HALVES)])
-        return
-    load((unit + 1) % units, HALVES)
-    behind = phase_of(T.address_of(memory[at]))
-    T.buffer_store(e.lead.source, T.bitwise_and(0 - behind, _UNIT_ELEMENTS - 1), [0])
-    with T.If(T.Or(unit < units - 1, e.lead == 0)), T.Then():
-        to = T.address_of(memory[at + e.lead + unit * _UNIT_ELEMENTS])
-        store_aligned(to, shifted([e.bits[i] for i in range(2 * HALVES)], e.lead, vector))
-    share = _UNIT_ELEMENTS // units
-    with T.If(e.lead != 0), T.Then():
-        for i in range(share):
-            number = unit * share + i
-            of_row = T.Select(number < e.lead, number, number + (width - _UNIT_ELEMENTS))
-            element = e.staging[e.consumer, e.buffer, staged_at(plan, row, of_row)]
-            store_element(e, element, first[0] + row, first[1] + of_row)
-
-
-@T.inline
-def store_rows(e, row, column):
-    """A staged chunk to D, by words of 16 bytes, or by elements where it reaches beyond D's columns."""
-    width = T.meta_var(e.plan.staging.shape[1])
-    elements = T.meta_var(MMA_M * e.plan.staging.chunk)
-    words = T.meta_var(elements // _UNIT_ELEMENTS)
-    if e.plan.staging.by_words:
-        first = T.meta_var(e.place(e.row0 + row, e.column0 + column))
-        if first[1] + width <= e.gemm.n:
-            for i in T.serial(-(-words // WARPGROUP), unroll=2):
-                number: T.let = i * WARPGROUP + e.thread
-                if T.And(number < words, first[0] + number // (width // _UNIT_ELEMENTS) < e.args.m):
-                    store_word_of_row(e, number, first)
-        else:
-            for i in T.serial(elements // WARPGROUP, unroll=False):
-                store_staged(e, i * WARPGROUP + e.thread, row, column)
-    else:
-        for i in T.serial(elements // WARPGROUP, unroll=4):
-            store_staged(e, i * WARPGROUP + e.thread, row, column)
+            copy_staged(e, place, m, n)
 
 
 @T.inline
@@ -259,7 +217,10 @@ def store_chunk(e, index, row, column):
     else:
         # One wait is enough: who writes this buffer again has met all its readers at the other's.
         e.synchronise()
-        store_rows(e, row, column)
+        accesses = T.meta_var(MMA_M * e.plan.staging.chunk // e.plan.staging.vector)
+        for i in T.serial(-(-accesses // WARPGROUP), unroll=4):
+            if accesses % WARPGROUP == 0 or i * WARPGROUP + e.thread < accesses:
+                store_staged(e, i * WARPGROUP + e.thread, row, column)
     e.buffer = e.buffer ^ 1
 
 

@@ -27,11 +27,6 @@ def stored_by_tma(gemm: Gemm) -> bool:
     return size == ELEMENT_BYTES and whole and gemm.align % 16 == 0 and _multiple(gemm, "d", 16 // size)
 
 
-def stored_vector(gemm: Gemm) -> int:
-    """What divides the places of D's rows, counted in elements of 2 bytes from an address of 16 bytes: 1, 2, 4 or 8."""
-    return next(v for v in (8, 4, 2, 1) if gemm.align % (v * ELEMENT_BYTES) == 0 and _multiple(gemm, "d", v))
-
-
 def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
     """Whether TMA can load A or B: base, rows and matrices 16 bytes apart."""
     return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])

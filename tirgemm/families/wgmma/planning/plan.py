@@ -8,6 +8,7 @@ from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.errors import InvalidConfig
+from tirgemm.families.common.alignment import access_width
 from tirgemm.families.wgmma.planning import names
 from tirgemm.families.wgmma.planning.alignment import pairs
 from tirgemm.families.wgmma.planning.cluster import Cluster
@@ -93,9 +94,7 @@ class Plan:
     def staging(self) -> Staging:
         used = not self.cluster.writes_partials and self.epilogue != names.DIRECT
         columns, consumers = self.cluster.stored_columns, self.warpgroups.consumers
-        # A cluster's parts, loaded before they are added, leave no registers for words, and such outputs are few.
-        by_words = used and self.epilogue == names.STAGED and not self.cluster.adds_parts
-        return Staging(columns, consumers, self.orientation.swapped, used, by_words, self.gemm.beta)
+        return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta, access_width(self.gemm, "d"))
 
     @cached_property
     def memory(self) -> SharedMemory:

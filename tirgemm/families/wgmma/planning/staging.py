@@ -9,8 +9,6 @@ from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
 # Widths of staged outputs.
 _CHUNKS = (64, 32, 16, 8)
-# Staged columns of D from which on a row is stored in words of 16 bytes: of fewer most elements are in no whole word.
-_LEAST_BY_WORDS = 32
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
 _BUFFERS = 2
 
@@ -18,15 +16,15 @@ _BUFFERS = 2
 @dataclass(frozen=True, slots=True)
 class Staging:
     """Chunks of ``columns`` of the tile, staged one after the other by each of ``consumers``. ``used``: whether D
-    passes through shared memory at all. ``may_use_words``: threads store it from there, and have the registers to do
-    so by words of 16 bytes. ``reads_c``: the epilogue reads C, which leaves no registers for the widest chunk."""
+    passes through shared memory at all. ``reads_c``: the epilogue reads C, which leaves no registers for the widest
+    chunk. ``vector``: how many elements threads store at once, where it is not TMA that stores."""
 
     columns: int
     consumers: int
     swapped: bool
     used: bool
-    may_use_words: bool
     reads_c: bool
+    vector: int
 
     @property
     def chunk(self) -> int:
@@ -45,11 +43,6 @@ class Staging:
     def shape(self) -> tuple[int, int]:
         """Rows of D and columns of D in one buffer of staged outputs."""
         return (self.chunk, MMA_M) if self.swapped else (MMA_M, self.chunk)
-
-    @property
-    def by_words(self) -> bool:
-        """Whether threads store rows in words of 16 bytes."""
-        return self.may_use_words and self.shape[1] >= _LEAST_BY_WORDS
 
     @property
     def swizzle(self) -> int:
