@@ -30,6 +30,8 @@ __forceinline__ __device__ void tirgemm_copy_{nbytes}(void* to, const void* from
 # Words that threads copy from shared memory to D, by their bytes.
 _WORDS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 _CONVERT = {"f16": "cvt.rn.f16x2.f32", "bf16": "cvt.rn.bf16x2.f32"}
+# How many of a thread's stores of so many elements are in flight together: what was fastest on an H200.
+_UNROLL = {1: 16, 2: 8, 4: 8, 8: 4}
 # Columns that one stmatrix stores at most, and elements of 16 bytes.
 _STMATRIX_COLUMNS = 16
 _UNIT_ELEMENTS = 8
@@ -218,7 +220,7 @@ def store_chunk(e, index, row, column):
         # One wait is enough: who writes this buffer again has met all its readers at the other's.
         e.synchronise()
         accesses = T.meta_var(MMA_M * e.plan.staging.chunk // e.plan.staging.vector)
-        for i in T.serial(-(-accesses // WARPGROUP), unroll=4):
+        for i in T.serial(-(-accesses // WARPGROUP), unroll=_UNROLL[e.plan.staging.vector]):
             if accesses % WARPGROUP == 0 or i * WARPGROUP + e.thread < accesses:
                 store_staged(e, i * WARPGROUP + e.thread, row, column)
     e.buffer = e.buffer ^ 1
