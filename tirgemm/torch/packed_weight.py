@@ -94,12 +94,13 @@ class PackedWeight:
             packed = self._of(choice.kernel, int(choice.kernel.functions.member(rows.shape[0])), weight)
             if packed is None:
                 return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
-            out = torch.empty_strided(choice.shape, choice.strides, dtype=choice.dtype, device=x.device)
+            # Whole: a view of a result could not be changed in place where gradients are recorded.
+            out = torch.empty((*x.shape[:-1], choice.shape[-1]), dtype=choice.dtype, device=x.device)
             given = (rows, weight) if bias is None else (rows, weight, bias)
-            packed.call(*given, out, packed.data)
+            packed.call(*given, out.view(rows.shape[0], choice.shape[-1]), packed.data)
         except REFUSED:
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
-        return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[-1])
+        return out
 
     def _of(self, kernel: Kernel, member: int, weight: Tensor) -> _Packed | None:
         """What a member of ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs
