@@ -35,13 +35,15 @@ def policy_named(text: str) -> Policy:
 
 @dataclass
 class Preparation:
-    """Kernels that are being made in the background: ``failures`` says by problem what became of those that are not.
+    """Kernels that are being made in the background: ``failures`` says by problem what became of those that are not,
+    ``away`` why a service was given up that was waited for in vain.
 
     ``wait`` and ``cancel`` may be called from any thread.
     """
 
     wanted: tuple[Gemm, ...]
     failures: dict[Gemm, str] = field(default_factory=dict)
+    away: str = ""
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)
 
