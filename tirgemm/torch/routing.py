@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
-from tirgemm.kernel_source import KernelSource, Policy, policy_named
+from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_named
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
@@ -73,7 +73,8 @@ def routed(
     away only the first one. Without a source kernels are those that are registered. Blocks nest, the inner one counts.
 
     The first block of a process installs the override, which costs every later product two microseconds; let no other
-    thread compute meanwhile. Raises InvalidRequest for an unknown policy, and for a PyTorch that is too old.
+    thread compute meanwhile. Raises InvalidRequest for an unknown policy, for what is no source, and for a PyTorch that
+    is too old.
     """
     policy_named(policy)
     install()
@@ -91,7 +92,7 @@ class _Router:
 
     def __init__(self, policy: Policy, source: KernelSource | None, wait: bool, calls: RoutedCalls) -> None:
         self.tuned, self.calls = policy != "default", calls
-        self._requests = None if source is None else _Requests(source, policy, wait)
+        self._requests = None if source is None else _Requests(checked_source(source), policy, wait)
 
     def handle(self, call: ProductCall) -> Tensor | None:
         """The result, or None where PyTorch is to compute it."""

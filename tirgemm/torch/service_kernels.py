@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import artifact
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import ServiceError, ServiceUnreachable, TirgemmError
+from tirgemm.errors import InvalidRequest, ServiceError, ServiceUnreachable, TirgemmError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.kernel_source import Arrived, LookupResult, Policy, Preparation, run_in_background
 from tirgemm.status import ENDED
@@ -34,12 +34,17 @@ ONE_BY_ONE = frozenset({404, 405, 422, 429})
 class ServiceKernels:
     """A KernelSource: the service tunes whatever it is asked for. Every artifact is checked as ``Client.kernel`` does.
 
-    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come.
+    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come. Raises
+    InvalidRequest for what is no client.
     """
 
     tunes = True
 
     def __init__(self, client: Client, regime: Regime = "sustained", poll_s: float | None = None) -> None:
+        from tirgemm.client import Client
+
+        if not isinstance(client, Client):
+            raise InvalidRequest(f"client is {client!r:.80}; give a tirgemm.Client of the service's address")
         self.client, self.regime = client, regime
         self.poll_s = POLL_S if poll_s is None else poll_s
 
