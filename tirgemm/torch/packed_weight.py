@@ -98,7 +98,7 @@ class PackedWeight:
             # Whole: a view of a result could not be changed in place where gradients are recorded.
             out = torch.empty((*x.shape[:-1], choice.shape[-1]), dtype=choice.dtype, device=x.device)
             given = (rows, weight) if bias is None else (rows, weight, bias)
-            packed.kernel.functions.call_packed(*given, out.view(rows.shape[0], choice.shape[-1]), packed.data)
+            packed.kernel.functions.call_packed(*given, out if rows is x else out.view(choice.shape), packed.data)
         except REFUSED:
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         return out
