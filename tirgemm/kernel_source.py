@@ -5,6 +5,7 @@ Shipped records, a local database and the service implement it; ``tirgemm.torch`
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -33,15 +34,28 @@ def policy_named(text: str) -> Policy:
     raise InvalidRequest(f"policy is {text!r:.80}; it must be one of {', '.join(POLICIES)}")
 
 
+def seconds_of(wait: float) -> float | None:
+    """``wait`` as Preparation.wait takes it: None where it has no end. Raises InvalidRequest."""
+    try:
+        seconds = float(wait)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not seconds >= 0:
+        raise InvalidRequest(f"wait is {wait!r:.80}; it must be True, False or a number of seconds from 0")
+    return seconds if seconds <= threading.TIMEOUT_MAX else None
+
+
 @dataclass
 class Preparation:
-    """Kernels that are being made in the background: ``failures`` says by problem what became of those that are not.
+    """Kernels that are being made in the background: ``failures`` says by problem what became of those that are not,
+    ``away`` why a service was given up that was waited for in vain.
 
     ``wait`` and ``cancel`` may be called from any thread.
     """
 
     wanted: tuple[Gemm, ...]
     failures: dict[Gemm, str] = field(default_factory=dict)
+    away: str = ""
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)
 
@@ -83,6 +97,16 @@ class KernelSource(Protocol):
         ``arrived`` is called in a thread of the source with every kernel that is there, a better one after the first.
         """
         ...
+
+
+def checked_source(source: KernelSource) -> KernelSource:
+    """``source``, if it is one. Raises InvalidRequest."""
+    if isinstance(source, type) or not isinstance(source, KernelSource):
+        raise InvalidRequest(
+            f"source is {source!r:.80}; give an object with the methods of tirgemm.kernel_source.KernelSource, for a "
+            "service tirgemm.torch.ServiceKernels(client)"
+        )
+    return source
 
 
 @runtime_checkable

@@ -107,7 +107,12 @@ class DependentKernels(MakesInBackground):
     def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:
         """Have ``inner`` make what it has not, and rebuild and certify each kernel as it comes."""
         plains: SimpleQueue[Kernel] = SimpleQueue()
-        missing = [gemm for gemm in preparation.wanted if self._is_missing(gemm, device, policy, preparation, plains)]
+        known = lookup_all(self.inner, preparation.wanted, device)
+        missing = [
+            gemm
+            for gemm in preparation.wanted
+            if self._is_missing(gemm, known[gemm], device, policy, preparation, plains)
+        ]
         made = self.inner.prepare(missing, device, policy, plains.put) if missing else None
         with ExitStack() as stack:
             if made is not None:
@@ -129,14 +134,22 @@ class DependentKernels(MakesInBackground):
             preparation.failures.update(made.failures)
 
     def _is_missing(
-        self, gemm: Gemm, device: Device, policy: Policy, preparation: Preparation, plains: SimpleQueue[Kernel]
+        self,
+        gemm: Gemm,
+        known: LookupResult,
+        device: Device,
+        policy: Policy,
+        preparation: Preparation,
+        plains: SimpleQueue[Kernel],
     ) -> bool:
-        """Whether ``inner`` is to make a problem's kernel; the one that it has goes into ``plains``."""
+        """Whether ``inner`` is to make a problem's kernel; the ``known`` one that it has goes into ``plains``."""
         reason: str | None = dependent_launch_refusal(device) or chain_refusal(gemm)
         plain = None
         try:
             if not reason:
-                plain = self.inner.lookup(gemm, device)
+                if isinstance(known, TirgemmError):
+                    raise known
+                plain = known
                 if plain is not None:
                     plains.put(plain)
                     if not self.tunes or plain.manifest.role != "fallback":

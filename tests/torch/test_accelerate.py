@@ -153,6 +153,13 @@ def twice(linear: Any, x: Any) -> Any:
 Scaled: Any = type("Scaled", (torch.nn.Linear,), {"forward": twice})
 
 
+def with_parameters(*parameters: Any) -> Any:
+    """A linear with this weight, and this bias or none."""
+    made = torch.nn.Linear(19, 23)
+    made.weight, made.bias = ([torch.nn.Parameter(each) for each in parameters] + [None])[:2]
+    return made
+
+
 def odd_linears() -> dict[str, tuple[Any, str]]:
     from torch.nn.utils import prune
 
@@ -172,6 +179,12 @@ def odd_linears() -> dict[str, tuple[Any, str]]:
         "meta": (nn.Linear(19, 23, device="meta"), "its parameters are not for kernels: meta tensor"),
         "gaps": (strided, "its parameters are not for kernels: strides"),
         "empty": (nn.Linear(0, 23), "gemm field k is 0"),
+        "shard": (with_parameters(torch.randn(5)), "its parameters are not for kernels: shapes (5,)"),
+        "gathered later": (with_parameters(torch.randn(0)), "its parameters are not for kernels: shapes (0,)"),
+        "bias of one": (
+            with_parameters(torch.randn(23, 19), torch.randn(1)),
+            "its parameters are not for kernels: shapes (23, 19), (1,)",
+        ),
         "not written": (nn.Linear(19, 31), "no kernel"),
     }
 
@@ -188,6 +201,12 @@ def test_what_is_no_plain_linear_is_left_alone_with_the_reason(kind: str) -> Non
     assert entry.reason.startswith(reason), entry
     assert type(linear) is before
     assert source.asked == []
+
+
+def test_a_weight_of_other_sizes_than_the_linear_was_made_with_is_asked_for_by_its_own() -> None:
+    linear = with_parameters(torch.randn(7, 19))
+    report = accelerated(linear, SampleSource(), policy="default")
+    assert report.gemms == (Gemm(Range(1, 64), 7, 19, "f32", "nt"),)
 
 
 def test_a_linear_in_training_is_left_alone_unless_gradients_are_off() -> None:
@@ -336,6 +355,33 @@ def test_a_source_and_a_client_are_not_given_together(table: Any) -> None:
     del table
     with pytest.raises(InvalidRequest, match="give either source or client, not both"):
         accelerate(model(), **unchecked(source=SampleSource(), client=object()))
+
+
+@pytest.mark.parametrize("source", ["http://127.0.0.1:8000", SampleSource], ids=str)
+def test_what_is_no_source_of_kernels_is_refused(source: Any) -> None:
+    from tirgemm.torch import accelerate, routed
+
+    with pytest.raises(InvalidRequest, match="give an object with the methods of"):
+        accelerate(model(), source=source)
+    with pytest.raises(InvalidRequest, match="give an object with the methods of"), routed(source=source):
+        pass
+    with pytest.raises(InvalidRequest, match=r"client is .*; give a tirgemm.Client"):
+        accelerate(model(), client=source)
+
+
+@pytest.mark.parametrize("wait", ["soon", -1, float("nan"), None], ids=repr)
+def test_a_wait_of_no_number_is_refused_before_anything_is_done(wait: Any) -> None:
+    from tirgemm.torch import accelerate
+
+    source = SampleSource()
+    with pytest.raises(InvalidRequest, match="it must be True, False or a number of seconds from 0"):
+        accelerate(model(), source=source, policy="default", wait=wait)
+    assert source.asked == []
+
+
+@pytest.mark.parametrize("wait", [1e20, float("inf")])
+def test_a_wait_beyond_what_a_thread_can_wait_has_no_end(wait: float) -> None:
+    assert accelerated(model(), SampleSource(), policy="default", wait=wait).preparations[0].finished.is_set()
 
 
 def test_without_the_tuner_kernels_are_those_that_are_registered(monkeypatch: pytest.MonkeyPatch, table: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.packing_kernel import packing_kernel, packing_set
+from tirgemm.launch import Workspace
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
@@ -130,6 +131,24 @@ def test_copies_for_other_kernels_go_with_the_weight(packs: list[int]) -> None:
     finally:
         TABLE.remove(one)
     assert len(packs) == 2
+
+
+def test_the_copy_for_a_kernel_that_was_replaced_goes_as_its_successor_packs() -> None:
+    from tirgemm.torch import Linear, register
+    from tirgemm.torch.kernel_table import TABLE
+
+    problem, copy = f"1..8x{N + 4}x{K}:f32:nt", 4 * (N + 4) * K
+    first, one = packing_kernel(problem), packing_kernel(problem.replace("1..8", "1"))
+    second = packing_kernel(problem, workspaces=(Workspace("packed_b", copy + 64),))
+    made, x = Linear(K, N + 4, bias=False, prepack=True), torch.randint(-3, 4, (4, K)).float()
+    try:
+        for kernel, rows, nbytes in ((first, 4, copy), (one, 1, 2 * copy), (second, 4, 2 * copy + 64)):
+            register(kernel)
+            assert torch.allclose(made(x[:rows]), wanted(made, x[:rows]), atol=1e-4)
+            assert made.packed_bytes == nbytes
+    finally:
+        for kernel in (one, second):
+            TABLE.remove(kernel)
 
 
 def test_what_pytorch_does_not_count_needs_repack() -> None:

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.artifact_samples import kernel
 from tests.helpers.sample_source import SampleSource
 from tests.torch.built_kernels import BuiltKernels
+from tests.waiting import until
+from tirgemm.detect import device as detect_device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
@@ -244,6 +246,41 @@ def test_a_source_that_fails_leaves_calls_to_pytorch() -> None:
         assert torch.equal(torch.mm(a, b), torch.mm(a, b))
     assert counted.reasons == {"no kernel": 2}
     assert len(source.asked) == 1
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("scalar", [1e300, -1e300, float("inf"), float("nan")])
+def test_scalars_that_are_no_finite_fp32_are_pytorchs(scalar: float) -> None:
+    from tirgemm.torch import routed
+
+    a, b, c = integers(M, K), integers(K, N), integers(M, N)
+
+    def result(**scalars: float) -> Any:
+        try:
+            return torch.addmm(c, a, b, **scalars)
+        except RuntimeError as error:
+            return str(error)
+
+    for name in ("alpha", "beta"):
+        wanted = result(**{name: scalar})
+        with routed() as counted:
+            got = result(**{name: scalar})
+        assert counted.reasons == {"scalars": 1}
+        assert got == wanted if isinstance(wanted, str) else torch.allclose(got, wanted, equal_nan=True)
+
+
+def test_a_problem_of_two_devices_is_asked_for_on_each() -> None:
+    from tirgemm.torch.routing import _Requests
+
+    gemm, source = Gemm(4, 5, 11, "f32", "nn"), SampleSource(fails=True)
+    cpu = detect_device("cpu")
+    requests = _Requests(source, "default", wait=True)
+    assert [requests.ask(gemm, place) for place in (cpu, cpu.with_(arch="other"), cpu)] == [True, True, False]
+    requests = _Requests(source, "default", wait=False)
+    for place in (cpu, cpu.with_(arch="other")):
+        requests.ask(gemm, place)
+    until(lambda: len(source.groups) == 4)
+    assert source.asked == [gemm] * 4
 
 
 def test_a_pytorch_without_what_it_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER
 from tests.helpers.fake_service import CPU, JOB, FakeService, client_of
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tirgemm import Client, Gemm
 from tirgemm._client import http as http_layer
 from tirgemm.errors import ServiceUnreachable
@@ -270,3 +271,82 @@ def test_what_the_cache_has_serves_after_one_short_wait(patient: Client, fake: U
         assert words[GEMM.with_(m=34)].startswith(says), "it is waited for, whatever the cache has of the other"
         table.remove(table.find(GEMM, CPU))
     assert len(fake.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "knows_batches"),
+    [("/v1/batches", True), ("/v1/kernels", False), (f"/v1/jobs/{JOB}", True), ("/v1/kernels/fa11", True)],
+)
+def test_a_service_that_goes_away_is_waited_for_once_whatever_is_still_to_come(
+    path: str, knows_batches: bool, patient: Client, fake: Unlisted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.torch import accelerate
+
+    monkeypatch.setattr("tirgemm.torch.service_kernels.MAX_PROBLEMS", 2)
+    fake.knows_batches = knows_batches
+    fake.broken[path] = [httpx.ConnectError("gone") for _ in range(1000)]
+    made = torch.nn.Sequential(*(torch.nn.Linear(19, n, bias=False) for n in (17, 18, 20, 21, 22)))
+    report = accelerate(made, rows=33, client=patient)
+    assert report.wait(PATIENCE_S)
+    assert (
+        sum(request.url.path == path and (knows_batches or request.method == "POST") for request in fake.requests) == 1
+    )
+    assert set(report.failures) == set(report.gemms)
+    assert len(set(report.failures.values())) == 1
+    assert report.failures[GEMM].startswith("no answer from http://service.test within 30 s (gone)")
+
+
+def test_a_service_that_goes_away_behind_one_kernel_leaves_that(client: Client, fake: Unlisted, table: Any) -> None:
+    from tirgemm.torch import ServiceKernels
+
+    first = Unlisted.pending
+
+    def known_first(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        fake.answer = lambda more: first(fake, more)
+        return fake.ready(body)
+
+    fake.knows_batches, fake.answer = False, known_first
+    fake.broken[f"/v1/jobs/{JOB}"] = [httpx.ConnectError("gone") for _ in range(1000)]
+    others = (GEMM.with_(m=34), GEMM.with_(m=35))
+    preparation = ServiceKernels(client).prepare((GEMM, *others), CPU, "default", table.add)
+    assert preparation.wait(PATIENCE_S)
+    assert role(table) == "tuned"
+    assert tuple(preparation.failures) == others
+
+
+def test_products_wait_for_a_service_that_is_away_once(client: Client, fake: Unlisted) -> None:
+    from tirgemm.torch import ServiceKernels, routed
+
+    asked, went_on = threading.Event(), threading.Event()
+    handle, waited = fake.handle_request, []
+
+    def handle_request(request: httpx.Request) -> httpx.Response:
+        if asked.is_set():
+            waited.append(not went_on.wait(PATIENCE_S))
+        return handle(request)
+
+    fake.handle_request = handle_request  # type: ignore[method-assign]
+    fake.broken["/v1/batches"] = [httpx.ConnectError("gone") for _ in range(1000)]
+    with routed("default", source=ServiceKernels(client), wait=True) as calls:
+        torch.mm(torch.randn(3, 19), torch.randn(19, 5))
+        assert fake.sent("POST", "/v1/batches")
+        asked.set()
+        torch.mm(torch.randn(3, 19), torch.randn(19, 6))
+        went_on.set()
+    until(lambda: bool(waited))
+    assert waited[0] is False
+    assert calls.reasons == {"no kernel": 2}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_by_the_policy_tuned_products_take_what_the_service_has_and_nothing_is_tuned(
+    listed: bool, client: Client, fake: Unlisted
+) -> None:
+    from tirgemm.torch import ServiceKernels, routed
+
+    fake.listed, fake.status = listed, "done"  # what is asked for is tuned at once
+    x, weight = torch.randn(33, 19), torch.randn(17, 19)
+    with routed(source=ServiceKernels(client), wait=True) as calls:
+        assert torch.allclose(torch.mm(x, weight.t()), x @ weight.t(), atol=1e-5)
+    assert calls.served == (2 if listed else 0)
+    assert [request for request in fake.requests if request.method == "POST"] == []

@@ -212,6 +212,21 @@ def test_a_failure_is_told_of_the_problem_that_was_asked_for(prepare: Prepare, m
     assert all("test exact failed" in failures[gemm] for gemm in asked)
 
 
+def test_a_service_that_goes_away_before_kernels_are_rebuilt_is_waited_for_once(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, asked = PlainKernels(), list[Gemm]()
+
+    def away(gemm: Gemm, _device: Device) -> None:
+        asked.append(gemm)
+        raise ServiceUnreachable("no answer")
+
+    monkeypatch.setattr(inner, "lookup", away)
+    kernels, failures = prepare(inner, ONE, OTHER)
+    assert (kernels, failures) == ([], dict.fromkeys((ONE, OTHER), "no answer"))
+    assert asked == [ONE]
+
+
 def test_an_error_that_ends_it_leaves_the_other_source_at_no_work(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:

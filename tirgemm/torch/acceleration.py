@@ -18,7 +18,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MissingExtra
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import dependent_launch_refusal
-from tirgemm.kernel_source import KernelSource, Policy, Preparation, policy_named
+from tirgemm.kernel_source import KernelSource, Policy, Preparation, checked_source, policy_named, seconds_of
 from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_lookup import KernelLookup
 from tirgemm.torch.kernel_table import KernelTable, table_of
@@ -344,6 +344,7 @@ def accelerate(
     if not isinstance(model, nn.Module):
         raise InvalidRequest(f"model is {model!r:.80}; give a torch.nn.Module")
     policy_named(policy)
+    patience = None if wait is True else seconds_of(wait)
     numbers = row_counts(rows)
 
     def linears() -> list[LinearProblems]:
@@ -372,7 +373,7 @@ def accelerate(
                 done._begin(chosen, policy, convert)
     if wait is not False:
         try:
-            done.wait(None if wait is True else float(wait))
+            done.wait(patience)
         except BaseException:
             done.undo()
             raise
@@ -389,7 +390,7 @@ def _source(source: KernelSource | None, client: Client | None, dependent_launch
     if client is not None:
         return ServiceKernels(client)
     if source is not None:
-        return source
+        return checked_source(source)
     try:
         local: KernelSource = tirgemm.LocalKernels()
     except MissingExtra:

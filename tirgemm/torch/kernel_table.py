@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,14 +23,8 @@ _FIELDS = tuple(f.name for f in fields(Gemm) if f.init and f.name not in ("m", "
 # One element of the smallest dtype, in bytes.
 _LEAST_ALIGN = 2
 _Key: TypeAlias = "tuple[object, ...]"
-
-
-@dataclass
-class _Entry:
-    """Kernels that differ in m alone."""
-
-    exact: dict[int, Kernel] = field(default_factory=dict)
-    ranges: dict[Range, Kernel] = field(default_factory=dict)
+# Kernels that differ in m alone, by that.
+_Entry: TypeAlias = "dict[int | Range, Kernel]"
 
 
 class KernelTable:
@@ -58,7 +52,7 @@ class KernelTable:
         """A table of the same kernels, from which no call chooses."""
         copied = KernelTable(dependent_launch=self._dependent_launch)
         with self._lock:
-            copied._entries = {key: _Entry({**entry.exact}, {**entry.ranges}) for key, entry in self._entries.items()}
+            copied._entries = {key: {**entry} for key, entry in self._entries.items()}
             copied._excluded = {**self._excluded}
         return copied
 
@@ -75,27 +69,23 @@ class KernelTable:
         self.name(kernel)
         with self._lock:
             self._excluded.pop(kernel.kernel_sha256, None)
-            entry = self._entries.setdefault(_key(gemm, kernel.device.key), _Entry())
-            known = entry.ranges.get(gemm.m) if isinstance(gemm.m, Range) else entry.exact.get(gemm.m)
+            entry = self._entries.setdefault(_key(gemm, kernel.device.key), {})
+            known = entry.get(gemm.m)
             if known is not None and is_tuned(known) and not is_tuned(kernel):
                 return
-            if isinstance(gemm.m, Range):
-                entry.ranges[gemm.m] = kernel
-            else:
-                entry.exact[gemm.m] = kernel
+            entry[gemm.m] = kernel
         self._tell()
 
     def remove(self, kernel: Kernel) -> None:
         """Offer ``kernel`` to no call any more. Graphs that name it go on."""
-        gemm = kernel.gemm
         with self._lock:
-            entry = self._entries.get(_key(gemm, kernel.device.key), _Entry())
-            if isinstance(gemm.m, Range):
-                if entry.ranges.get(gemm.m) is kernel:
-                    del entry.ranges[gemm.m]
-            elif entry.exact.get(gemm.m) is kernel:
-                del entry.exact[gemm.m]
+            if self.offers(kernel):
+                del self._entries[_key(kernel.gemm, kernel.device.key)][kernel.gemm.m]
         self._tell()
+
+    def offers(self, kernel: Kernel) -> bool:
+        """Whether calls may choose ``kernel``: it was neither replaced nor removed."""
+        return self._entries.get(_key(kernel.gemm, kernel.device.key), {}).get(kernel.gemm.m) is kernel
 
     def exclude_rows(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
         """Leave to PyTorch the calls with these rows that ``kernel`` would serve, until the kernel is added again; each
@@ -164,14 +154,9 @@ def _covered(gemm: Gemm, left: Mapping[Range, float]) -> bool:
 
 def _serving(entry: _Entry, gemm: Gemm) -> list[Kernel]:
     """Those of an entry that serve m, the narrowest first."""
-    if isinstance(gemm.m, int) and gemm.m in entry.exact:
-        return [entry.exact[gemm.m], *_around(entry, gemm)]
-    return _around(entry, gemm)
-
-
-def _around(entry: _Entry, gemm: Gemm) -> list[Kernel]:
-    around = [r for r in entry.ranges if r.low <= gemm.m_min and gemm.m_max <= r.high]
-    return [entry.ranges[r] for r in sorted(around, key=lambda r: r.high - r.low)]
+    around = [m for m in entry if isinstance(m, Range) and m.low <= gemm.m_min and gemm.m_max <= m.high]
+    exact = [entry[gemm.m]] if isinstance(gemm.m, int) and gemm.m in entry else []
+    return [*exact, *(entry[m] for m in sorted(around, key=lambda m: m.high - m.low))]
 
 
 def _key(gemm: Gemm, device_key: str, align: int | None = None) -> _Key:

@@ -143,12 +143,6 @@ def linear_choice(
     )
 
 
-def _flat(call: PreparedCall, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``call`` on all rows of x, whose dimensions before the last are kept."""
-    out = call.run(x.view(-1, x.shape[-1]), weight.mT, bias=bias)
-    return out.view(*x.shape[:-1], out.shape[-1])
-
-
 def _chosen(
     x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
 ) -> Tensor:
@@ -162,7 +156,7 @@ def _chosen(
     how = act, _DEPENDENT[invariant] if dependent_launch else invariant
     if isinstance(choice, PreparedCall):
         try:
-            out = _flat(choice, x, weight, bias)
+            out = choice.run_rows(x, weight.mT, bias)
         except REFUSED:  # PyTorch computes it, or says what is wrong
             return reference(x, weight, bias, act)
         # Where the kernel reads both as they are given.
@@ -174,7 +168,7 @@ def _chosen(
             dense = x.clone(memory_format=torch.contiguous_format)
             copied = linear_choice(dense, weight, bias, act, invariant, dependent_launch)
             if isinstance(copied, PreparedCall):
-                return _flat(copied, dense, weight, bias)
+                return copied.run_rows(dense, weight.mT, bias)
         result = reference(x, weight, bias, act)
         _tell(choice, weight)
         return result

@@ -111,6 +111,8 @@ def _problems(names: tuple[str, ...], module: nn.Linear, wanted: _Wanted) -> Lin
     tensors = [weight] if bias is None else [weight, bias]
     try:
         dtype = check_plain(tensors)
+        if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):  # a shard, say
+            raise NotServed(f"shapes {', '.join(str(tuple(tensor.shape)) for tensor in tensors)}")
         layout = layout_of(weight.mT.shape, weight.mT.stride(), "t")
         align = aligned(tensors, DTYPE_BYTES[dtype])
         made = (_gemm(m, module, dtype, layout, align) for m in wanted.rows)
@@ -135,8 +137,8 @@ def _other_settings(module: Linear, wanted: _Wanted) -> str:
 def _gemm(m: int | Range, module: nn.Linear, dtype: str, layout: MatrixLayout, align: int) -> Gemm:
     return Gemm(
         m=m,
-        n=module.out_features,
-        k=module.in_features,
+        n=module.weight.shape[0],
+        k=module.weight.shape[1],
         dtype=dtype,
         layout=f"n{layout.letter}",
         ldb=layout.leading,

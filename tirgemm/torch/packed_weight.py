@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tirgemm.artifact import Kernel
 from tirgemm.torch import linear_call
+from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.operator_definition import records_gradients
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall
 
@@ -24,17 +25,17 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """The bytes that a kernel reads of ``weight``, as it was in this version in this ``memory``.
+    """The bytes that ``kernel`` reads of ``weight``, as it was in this version in this ``memory``.
 
     Both are held, so that no other weight can have their place.
     """
 
+    kernel: Kernel
     weight: Tensor
     memory: Tensor
     address: int
     version: int
     data: Tensor
-    call: Any
 
     def is_of(self, weight: Tensor) -> bool:
         """Whether ``weight`` is as it was when it was packed."""
@@ -48,7 +49,7 @@ class PackedWeight:
     A weight is packed again when it is another tensor, in other memory, or its version counter has changed; after a
     call that records its gradients, and after a step of an optimizer that has its memory: fused optimizers do not
     count. A tensor made in inference mode has no counter and is not kept. The memory of a weight that was moved is
-    freed at the next call.
+    freed at the next call, the copy for a kernel that was replaced once that weight is packed for another.
     """
 
     def __init__(self) -> None:
@@ -94,12 +95,13 @@ class PackedWeight:
             packed = self._of(choice.kernel, int(choice.kernel.functions.member(rows.shape[0])), weight)
             if packed is None:
                 return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
-            out = torch.empty_strided(choice.shape, choice.strides, dtype=choice.dtype, device=x.device)
+            # Whole: a view of a result could not be changed in place where gradients are recorded.
+            out = torch.empty((*x.shape[:-1], choice.shape[-1]), dtype=choice.dtype, device=x.device)
             given = (rows, weight) if bias is None else (rows, weight, bias)
-            packed.call(*given, out, packed.data)
+            packed.kernel.functions.call_packed(*given, out if rows is x else out.view(choice.shape), packed.data)
         except REFUSED:
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
-        return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[-1])
+        return out
 
     def _of(self, kernel: Kernel, member: int, weight: Tensor) -> _Packed | None:
         """What a member of ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs
@@ -116,10 +118,12 @@ class PackedWeight:
         data = memory[start : start + size]
         held, version = weight.detach(), weight._version
         kernel.functions.pack(held, data, member)
-        packed = _Packed(weight, held, held.data_ptr(), version, data, kernel.functions.call_packed)
+        packed = _Packed(kernel, weight, held, held.data_ptr(), version, data)
         with self._lock:
             # Of another weight, or of kernels that were replaced.
-            stale = [name for name, known in self._packed.items() if not known.is_of(weight)]
+            stale = [
+                name for name, known in self._packed.items() if not (known.is_of(weight) and TABLE.offers(known.kernel))
+            ]
             for each in stale:
                 del self._packed[each]
             self._packed[key] = packed

@@ -68,16 +68,21 @@ class PreparedCall:
         scalars: tuple[float, ...] = (),
         out: Tensor | None = None,
     ) -> Tensor:
-        """``act(alpha * a @ b + beta * c + bias)`` into ``out``, or into a new dense tensor. Raises what the launcher
-        and DLPack raise, then nothing has run."""
+        """``act(alpha * a @ b + beta * c + bias)`` into ``out``, or into a new dense tensor, which is no view: PyTorch
+        lets nobody change a view that was made without gradients where they are recorded. Raises what the launcher and
+        DLPack raise, then nothing has run."""
         d = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=a.device) if out is None else out
         given = [_lying(a, self.columns_a, self.batch_of_one), _lying(b, self.columns_b, self.batch_of_one)]
-        given += [
-            tensor[0] if self.batch_of_one and tensor.dim() == 3 else tensor for tensor in (c,) if tensor is not None
-        ]
+        given += [] if c is None else [_lying(c, False, self.batch_of_one)]
         given += [] if bias is None else [bias]
-        self.raw(*given, d[0] if self.batch_of_one and d.dim() == 3 else d, *scalars)
-        return d.unsqueeze(0) if self.batch_of_one and d.dim() == 2 else d
+        self.raw(*given, _lying(d, False, self.batch_of_one), *scalars)
+        return d
+
+    def run_rows(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+        """``run`` on all rows of ``a``, a dense result with the dimensions of ``a`` before the last."""
+        out = torch.empty((*a.shape[:-1], self.shape[-1]), dtype=self.dtype, device=a.device)
+        self.run(a.view(-1, a.shape[-1]), b, bias=bias, out=out.view(-1, out.shape[-1]))
+        return out
 
 
 CallChoice: TypeAlias = "PreparedCall | Unserved"
@@ -170,17 +175,13 @@ def _chosen(operands: ProductOperands, tuned: bool) -> CallChoice:
     kernel = table.find(gemm, device, tuned=tuned)
     if kernel is None:
         return Unserved(SLOWER) if table.excluded_rows(gemm, device) else Unserved(NO_KERNEL, gemm, device)
-    m = gemm.m_max
-    return PreparedCall(
-        kernel,
-        kernel.raw,
-        tuple(expr.evaluate(size, m) for size in kernel.gemm.shape("d")),
-        tuple(expr.evaluate(stride, m) for stride in kernel.gemm.strides("d")),
-        DTYPES[gemm.out],
-        a.letter == "t",
-        b.letter == "t",
-        operands.a.dim() == 3 and gemm.batch == 1,
-    )
+    shape = tuple(expr.evaluate(size, gemm.m_max) for size in kernel.gemm.shape("d"))
+    strides = tuple(expr.evaluate(stride, gemm.m_max) for stride in kernel.gemm.strides("d"))
+    batch_of_one = operands.a.dim() == 3 and gemm.batch == 1
+    if batch_of_one:
+        shape, strides = (1, *shape), (gemm.m_max * strides[0], *strides)
+    dtype = DTYPES[gemm.out]
+    return PreparedCall(kernel, kernel.raw, shape, strides, dtype, a.letter == "t", b.letter == "t", batch_of_one)
 
 
 def problem_of(operands: ProductOperands) -> tuple[Gemm, MatrixLayout, MatrixLayout]:

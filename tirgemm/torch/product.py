@@ -25,10 +25,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     choice = matmul_choice(a, b)
     if isinstance(choice, PreparedCall):
         try:
-            if a.dim() == b.dim():
-                return choice.run(a, b)
-            rows = choice.run(a.view(-1, a.shape[-1]), b)
-            return rows.view(*a.shape[:-1], rows.shape[-1])
+            return choice.run(a, b) if a.dim() == b.dim() else choice.run_rows(a, b)
         except REFUSED:  # PyTorch computes it, or says what is wrong
             pass
     return torch.matmul(a, b)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
-from tirgemm.kernel_source import KernelSource, Policy, policy_named
+from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_named
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
@@ -22,6 +22,7 @@ from tirgemm.torch.private_interfaces import deterministic
 from tirgemm.torch.problems import NotServed, layout_of
 
 SERVED = "served"
+_MOST = torch.finfo(torch.float32).max
 # Reasons for which a dense copy of the operands is tried.
 _COPIED = ("strides", "batch stride")
 
@@ -68,11 +69,12 @@ def routed(
     They are the calls of ``aten::mm``, ``addmm``, ``bmm`` and ``baddbmm`` on the CPU and on CUDA that PyTorch's
     functions come down to, with ``out=`` too; those of a backward pass where it runs in this thread. ``policy``: take
     tuned kernels alone, those of shipped records too, or any default. ``source`` looks up and makes the kernels that
-    are missing, in the background, each at its first call; with ``wait`` that call waits. Without a source kernels are
-    those that are registered. Blocks nest, the inner one counts.
+    are missing, in the background, each at its first call; with ``wait`` that call waits, but for a service that is
+    away only the first one. Without a source kernels are those that are registered. Blocks nest, the inner one counts.
 
     The first block of a process installs the override, which costs every later product two microseconds; let no other
-    thread compute meanwhile. Raises InvalidRequest for an unknown policy, and for a PyTorch that is too old.
+    thread compute meanwhile. Raises InvalidRequest for an unknown policy, for what is no source, and for a PyTorch that
+    is too old.
     """
     policy_named(policy)
     install()
@@ -90,7 +92,7 @@ class _Router:
 
     def __init__(self, policy: Policy, source: KernelSource | None, wait: bool, calls: RoutedCalls) -> None:
         self.tuned, self.calls = policy != "default", calls
-        self._requests = None if source is None else _Requests(source, policy, wait)
+        self._requests = None if source is None else _Requests(checked_source(source), policy, wait)
 
     def handle(self, call: ProductCall) -> Tensor | None:
         """The result, or None where PyTorch is to compute it."""
@@ -125,28 +127,31 @@ class _Router:
 
 
 class _Requests:
-    """What a source was asked for: each problem once, those that come while it is at work as the next group."""
+    """What a source was asked for: each problem once, those that come while it is at work as the next group. A service
+    that is away is waited for once, then asked in the background."""
 
     def __init__(self, source: KernelSource, policy: Policy, wait: bool) -> None:
         self._source, self._policy, self._wait = source, policy, wait
         self._lock = threading.Lock()
-        self._asked: set[Gemm] = set()
-        self._queued: dict[Gemm, Device] = {}
+        self._asked: set[tuple[Gemm, Device]] = set()
+        self._queued: list[tuple[Gemm, Device]] = []
         self._working = False
 
     def ask(self, gemm: Gemm, device: Device) -> bool:
         """Ask for a kernel, unless that was done; whether it was waited for."""
         with self._lock:
-            if gemm in self._asked:
+            if (gemm, device) in self._asked:
                 return False
-            self._asked.add(gemm)
+            self._asked.add((gemm, device))
             if not self._wait:
-                self._queued[gemm] = device
+                self._queued.append((gemm, device))
                 if not self._working:
                     self._working = True
                     threading.Thread(target=self._work, name="tirgemm-routed", daemon=True).start()
                 return False
-        self._source.prepare([gemm], device, self._policy, TABLE.add).wait()
+        preparation = self._source.prepare([gemm], device, self._policy, TABLE.add)
+        preparation.wait()
+        self._wait = not preparation.away
         return True
 
     def _work(self) -> None:
@@ -155,17 +160,17 @@ class _Requests:
                 if not self._queued:
                     self._working = False
                     return
-                device = next(iter(self._queued.values()))
-                group = [gemm for gemm, place in self._queued.items() if place == device]
-                for gemm in group:
-                    del self._queued[gemm]
+                device = self._queued[0][1]
+                group = [gemm for gemm, place in self._queued if place == device]
+                self._queued = [(gemm, place) for gemm, place in self._queued if place != device]
             self._source.prepare(group, device, self._policy, TABLE.add).wait()
 
 
 def operands_of(call: ProductCall) -> tuple[ProductOperands, tuple[float, ...]]:
     """The tensors and scalars that a kernel is called with. Raises NotServed."""
     a, b, c = call.a, call.b, call.c
-    if not all(isinstance(scalar, (int, float)) for scalar in (call.alpha, call.beta)):
+    # Of those that are no finite fp32 PyTorch raises an error, or has results of its own.
+    if not all(isinstance(scalar, (int, float)) and abs(scalar) <= _MOST for scalar in (call.alpha, call.beta)):
         raise NotServed("scalars")
     if call.alpha == 0:
         raise NotServed("alpha of 0")  # of which PyTorch makes 0, and a kernel NaN where an operand is infinite

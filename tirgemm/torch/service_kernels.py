@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import artifact
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import ServiceError, ServiceUnreachable, TirgemmError
+from tirgemm.errors import InvalidRequest, ServiceError, ServiceUnreachable, TirgemmError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.kernel_source import Arrived, LookupResult, Policy, Preparation, run_in_background
 from tirgemm.status import ENDED
@@ -25,6 +25,7 @@ POLL_S = 1.0
 LISTED = 100
 # As many problems as a batch may have.
 MAX_PROBLEMS = 1000
+_UNLISTED = "the service lists none"
 # Answers to a batch that need not be those to each of its problems: the service knows no batches, or refuses one
 # problem, or their number.
 ONE_BY_ONE = frozenset({404, 405, 422, 429})
@@ -33,12 +34,17 @@ ONE_BY_ONE = frozenset({404, 405, 422, 429})
 class ServiceKernels:
     """A KernelSource: the service tunes whatever it is asked for. Every artifact is checked as ``Client.kernel`` does.
 
-    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come.
+    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come. Raises
+    InvalidRequest for what is no client.
     """
 
     tunes = True
 
     def __init__(self, client: Client, regime: Regime = "sustained", poll_s: float | None = None) -> None:
+        from tirgemm.client import Client
+
+        if not isinstance(client, Client):
+            raise InvalidRequest(f"client is {client!r:.80}; give a tirgemm.Client of the service's address")
         self.client, self.regime = client, regime
         self.poll_s = POLL_S if poll_s is None else poll_s
 
@@ -85,14 +91,24 @@ class ServiceKernels:
     def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
         """What ``tuned`` alone takes is not tuned now; anything else the service says when it is asked."""
         del gemm, device
-        return "the service lists none" if policy == "tuned" else None
+        return _UNLISTED if policy == "tuned" else None
 
     def prepare(self, gemms: Sequence[Gemm], device: Device, policy: Policy, arrived: Arrived) -> Preparation:
         """Submit all problems as one batch, then follow their jobs: a default as soon as it is there, the tuned kernel
-        at the end."""
-        del policy
+        at the end. By ``tuned`` nothing is asked for, and what the service has is taken. One that goes away is waited
+        for once."""
         preparation = Preparation(tuple(gemms))
-        return run_in_background(preparation, lambda: self._follow(preparation, device, arrived), str)
+        work = self._take_listed if policy == "tuned" else self._follow
+        return run_in_background(preparation, lambda: work(preparation, device, arrived), str)
+
+    def _take_listed(self, preparation: Preparation, device: Device, arrived: Arrived) -> None:
+        for gemm, result in self.lookup_all(preparation.wanted, device).items():
+            if isinstance(result, TirgemmError):
+                _failed(preparation, gemm, result)
+            elif result is None:
+                preparation.fail([gemm], _UNLISTED)
+            else:
+                arrived(result)
 
     def _follow(self, preparation: Preparation, device: Device, arrived: Arrived) -> None:
         jobs: dict[Gemm, str] = {}
@@ -102,6 +118,7 @@ class ServiceKernels:
         while jobs and not preparation.cancelled.is_set():
             for gemm, job_id in list(jobs.items()):
                 try:
+                    _check_there(preparation)
                     if self._looked_at(job_id, gemm, device, arrived, defaults):
                         del jobs[gemm]
                 except TirgemmError as error:
@@ -117,6 +134,7 @@ class ServiceKernels:
         if preparation.cancelled.is_set():
             return {}
         try:
+            _check_there(preparation)
             items = self.client.submit_batch(gemms, device=device, regime=self.regime)["items"]
             answers = {Gemm.parse(str(item.get("gemm"))): item for item in items}
         except TirgemmError as error:
@@ -128,6 +146,7 @@ class ServiceKernels:
         jobs: dict[Gemm, str] = {}
         for gemm in gemms:
             try:
+                _check_there(preparation)
                 answer = answers.get(gemm, {})
                 if answer.get("kernel"):
                     arrived(self._loaded(self._document(answer["kernel"]), gemm, device))
@@ -148,6 +167,7 @@ class ServiceKernels:
             if preparation.cancelled.is_set():
                 break
             try:
+                _check_there(preparation)
                 answer = self.client.submit(gemm, device=device, regime=self.regime)
                 if answer.kernel is not None:
                     arrived(self._loaded(answer.kernel, gemm, device))
@@ -184,6 +204,14 @@ def _rank(document: dict[str, Any]) -> int:
     return 0 if document.get("pinned") else 1 + (roles.index(role) if (role := document.get("role")) in roles else 2)
 
 
+def _check_there(preparation: Preparation) -> None:
+    """Raises ServiceUnreachable, without asking, where the service was given up before."""
+    if preparation.away:
+        raise ServiceUnreachable(preparation.away)
+
+
 def _failed(preparation: Preparation, gemm: Gemm, error: TirgemmError) -> None:
+    if isinstance(error, ServiceUnreachable):
+        preparation.away = str(error)
     preparation.fail([gemm], str(error))
     LOG.warning("no tuned kernel for %s: %s", gemm, error)

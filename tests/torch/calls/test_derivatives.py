@@ -156,3 +156,29 @@ def test_an_operator_of_one_kernel_refuses_a_tangent_and_takes_the_others() -> N
             gemm(forward_ad.make_dual(a, a), b)
     with pytest.raises(CallError, match="for inference and has no gradient"):
         torch.func.jvp(lambda x: gemm(x, b), (a,), (a,))
+
+
+@pytest.mark.parametrize("name", ["linear", "matmul", "packed", "batch of one"])
+@pytest.mark.parametrize("shape", [(5, K), (2, 5, K), (1, 5, K), (K,)], ids=str)
+def test_a_result_made_without_gradients_may_be_changed_in_place_where_they_are_recorded(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    from tests.helpers.packing_kernel import packing_kernel
+    from tirgemm.torch import Linear, linear, matmul, register
+
+    register(packing_kernel(f"1..64x{N + 1}x{K}:f32:nt"))
+    x, weight, packed = whole(*shape), whole(N, K), Linear(K, N + 1, bias=False, prepack=True)
+    compute: dict[str, Callable[[], Any]] = {
+        "linear": lambda: linear(x, weight),
+        "matmul": lambda: matmul(x, whole(K, N)),
+        "packed": lambda: packed(x),
+        "batch of one": lambda: matmul(x.view(1, -1, K), whole(1, K, N)),
+    }
+    for _ in range(2):  # chosen, then remembered
+        with torch.no_grad():
+            y = compute[name]()
+        assert not y._is_view()
+        learned = torch.ones(y.shape[-1], requires_grad=True)
+        y.add_(learned).sum().backward()
+        assert torch.equal(learned.grad, torch.full_like(learned, y.numel() / y.shape[-1]))
+    assert (name == "packed") == (packed.packed_bytes > 0)
