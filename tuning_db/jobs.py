@@ -75,27 +75,35 @@ class JobQueue(ClockedTables):
         *,
         max_queued: int | None = None,
         asker: Asker | None = None,
+        job_id: str | None = None,
     ) -> tuple[Job, bool]:
         """Queue a request, or find the live job that already answers it. True where a job was created.
 
         A job that is joined gets the higher of both priorities, and starts at any time where either is to.
         ``fallback_id`` is the kernel that answers until a new job is done: the stored one, where that is to be
-        improved. ``asker`` is the API key that a new job counts against. Raises QueueFull where ``max_queued`` jobs
-        wait already, QuotaExceeded where the key has used up what it may; a live job is joined all the same.
+        improved. ``asker`` is the API key that a new job counts against. ``job_id`` is what a new job is to be called;
+        where there is one of that name, it was asked for before, and is returned as it is. Raises QueueFull where
+        ``max_queued`` jobs wait already, QuotaExceeded where the key has used up what it may; a live job is joined all
+        the same.
         """
-        new = NewJob(request, {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None})
+        columns = {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None}
+        new = NewJob(request, columns | ({"id": job_id} if job_id is not None else {}))
         with self.db.write() as connection:
+            made = connection.execute(select_jobs().where(JobRow.id == new.values["id"])).first()
+            if made is not None:
+                return job_of(made), False
             now = self._now(connection)
-            (job_id,), added = add_jobs(self.db, connection, [new], now)
-            created = job_id in added
+            (found,), added = add_jobs(self.db, connection, [new], now)
+            created = found in added
             if created:
                 require_room(connection, max_queued)
             if created and asker is not None:
                 require_quota(connection, asker, now)
-            row = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
-        # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
+            row = connection.execute(select_jobs().where(JobRow.id == found)).first()
+        # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one. Or
+        # it was sent twice at once, and the other one has made its job.
         if row is None:
-            return self.submit(request, fallback_id, max_queued=max_queued, asker=asker)
+            return self.submit(request, fallback_id, max_queued=max_queued, asker=asker, job_id=job_id)
         return job_of(row), created
 
     def cancel(self, job_id: str) -> Job:

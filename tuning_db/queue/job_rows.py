@@ -111,7 +111,8 @@ def add_jobs(
     gemms = rows.gemm_ids(db, connection, {new.request.gemm for new in wanted})
     at = {"created_at": iso(now), "asked_at": iso(now)}
     values = [new.values | {"gemm_id": gemms[new.request.gemm]} | at for new in wanted]
-    statement = db.insert(JobRow).on_conflict_do_nothing(index_elements=["live_key"])
+    # Of the same live_key, or of the same id.
+    statement = db.insert(JobRow).on_conflict_do_nothing()
     added = connection.execute(statement.returning(JobRow.live_key, JobRow.id), values).all()
     ids = {row.live_key: row.id for row in added}
     joined: dict[tuple[int, bool], list[str]] = defaultdict(list)
