@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, StoreError
@@ -49,9 +50,7 @@ def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: 
         raise JobNotRetried(f"job {job.id} was retried {job.retries} times already, which is as often as may be")
     # Of what was asked for, not of what a batch has granted.
     live_key = replace(job.request, trials=row.trials, seconds=row.seconds).live_key
-    same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
-    if same is not None:
-        raise JobNotRetried(f"job {same} works on the request of job {job.id} already")
+    _require_no_other(connection, job.id, live_key)
     values = {
         "status": "queued",
         "live_key": live_key,
@@ -63,8 +62,20 @@ def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: 
         "retries": JobRow.retries + 1,
         "retry_reason": reason or None,
     }
-    connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+    try:
+        with connection.begin_nested():
+            connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+    except IntegrityError:
+        # On PostgreSQL the same request can have been sent between the two statements.
+        _require_no_other(connection, job.id, live_key)
+        raise
     return True
+
+
+def _require_no_other(connection: Connection, job_id: str, live_key: str) -> None:
+    same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
+    if same is not None:
+        raise JobNotRetried(f"job {same} works on the request of job {job_id} already")
 
 
 class NewJob:
