@@ -18,7 +18,7 @@ from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobRequest, Window
-from tirgemm.tuning_db.models import GemmRow, JobRow
+from tirgemm.tuning_db.models import GemmRow, JobRow, KernelRow
 from tirgemm.tuning_db.times import iso
 
 MAX_RETRIES = 3
@@ -139,6 +139,17 @@ def add_jobs(
             same = update(JobRow).where(JobRow.live_key.in_(part)).values(changes)
             ids |= {row.live_key: row.id for row in connection.execute(same.returning(JobRow.live_key, JobRow.id))}
     return [ids.get(new.live_key, "") for new in wanted], frozenset(row.id for row in added)
+
+
+def kept_kernels(connection: Connection, kernel_ids: Collection[str | None]) -> frozenset[str]:
+    """Those of these kernels that there are, and that nobody deletes before the transaction ends; the others were
+    deleted since whoever names them has seen them. To be asked before jobs are written, as a deletion locks them."""
+    wanted = sorted({kernel_id for kernel_id in kernel_ids if kernel_id is not None})
+    kept: set[str] = set()
+    for part in rows.parts(wanted):
+        locked = select(KernelRow.id).where(KernelRow.id.in_(part)).with_for_update(read=True, key_share=True)
+        kept |= set(connection.execute(locked).scalars())
+    return frozenset(kept)
 
 
 def require_room(connection: Connection, max_queued: int | None, added: int = 1) -> None:

@@ -183,6 +183,19 @@ class JobQueueContract(QueueFixtures):
         assert sorted(made) == [("0123456789abcdef", False)] * 7 + [("0123456789abcdef", True)]
         assert len(queue.jobs()) == 1
 
+    def test_a_kernel_that_was_deleted_since_it_was_seen_is_none(self, database: Database, queue: JobQueue) -> None:
+        store = SqlStore(database)
+        gone = store.put_kernel(kernel()).id
+        assert store.delete_kernel(gone)
+        job, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=gone)
+        assert (created, job.fallback_id) == (True, None)
+        self.claimed(queue)
+        queue.set_fallback(job.id, gone)
+        assert queue.finish(job.id, "w1", "done", kernel_id=gone)
+        ended = queue.job(job.id)
+        assert ended is not None
+        assert (ended.status, ended.fallback_id, ended.kernel_id) == ("done", None, None)
+
     def test_threads_that_submit_the_same_request_make_one_job(self, queue: JobQueue) -> None:
         made: list[tuple[Job, bool]] = []
         threads = [
