@@ -14,8 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError
-from tirgemm.tuning.measure.measurer import measuring_child
-from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
+from tirgemm.tuning.measure.measurer import MeasuringProcess, measuring_child
+from tirgemm.tuning.process.child_rpc import ChildDied, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
 
@@ -31,7 +31,7 @@ class DeviceActor:
         # Ray's own, of the processors that an actor was given; a baseline is to use what the device has.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._kind = kind
-        self._child: ChildProcess | None = None
+        self._child: MeasuringProcess | None = None
         self._starting = threading.Lock()
         self._cancel = threading.Event()
 
@@ -43,7 +43,7 @@ class DeviceActor:
         """Start the measuring process and its imports, where there is none."""
         self._measuring(device, lock_dir)
 
-    def _measuring(self, device: Device, lock_dir: Path) -> ChildProcess:
+    def _measuring(self, device: Device, lock_dir: Path) -> MeasuringProcess:
         with self._starting:
             if self._child is None or not self._child.alive:
                 if self._child is not None:
