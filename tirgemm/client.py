@@ -94,12 +94,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         self.index = KernelIndex(self.cache.folder / "index")
         self.offline = offline
         self._session = ServiceConnection(
-            url,
-            timeout=timeout,
-            patience=patience,
-            offline=offline,
-            transport=transport,
-            key=key_header(url, key),
+            url, timeout=timeout, patience=patience, offline=offline, transport=transport, key=key_header(url, key)
         )
         self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys, self._revocations)
         self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)
@@ -354,7 +349,10 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def _submit(self, body: Document, prefer_wait: int | None, *, quick: bool = False) -> Submitted:
         self._server.check(quick=quick)
-        answer = self._session.request("POST", "/v1/kernels", body=body, prefer_wait=prefer_wait, quick=quick)
+        once = "retune" in body  # any other request is answered by what it made before
+        answer = self._session.request(
+            "POST", "/v1/kernels", body=body, prefer_wait=prefer_wait, quick=quick, once=once
+        )
         if answer.status != 202:
             return Submitted(kernel=answer.body)
         job = answer.body.get("job")

@@ -9,7 +9,7 @@ differ agree on every lease.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, or_, select, update
 
@@ -45,6 +45,7 @@ from tirgemm.tuning_db.queue.job_rows import (
     NewJob,
     add_jobs,
     job_of,
+    kept_kernels,
     put_back,
     require_job,
     require_room,
@@ -75,27 +76,37 @@ class JobQueue(ClockedTables):
         *,
         max_queued: int | None = None,
         asker: Asker | None = None,
+        job_id: str | None = None,
     ) -> tuple[Job, bool]:
         """Queue a request, or find the live job that already answers it. True where a job was created.
 
         A job that is joined gets the higher of both priorities, and starts at any time where either is to.
         ``fallback_id`` is the kernel that answers until a new job is done: the stored one, where that is to be
-        improved. ``asker`` is the API key that a new job counts against. Raises QueueFull where ``max_queued`` jobs
-        wait already, QuotaExceeded where the key has used up what it may; a live job is joined all the same.
+        improved. ``asker`` is the API key that a new job counts against. ``job_id`` is what a new job is to be called;
+        where there is one of that name, it was asked for before, and is returned as it is. Raises QueueFull where
+        ``max_queued`` jobs wait already, QuotaExceeded where the key has used up what it may; a live job is joined all
+        the same.
         """
-        new = NewJob(request, {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None})
+        columns = {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None}
+        new = NewJob(request, columns | ({"id": job_id} if job_id is not None else {}))
         with self.db.write() as connection:
+            made = connection.execute(select_jobs().where(JobRow.id == new.values["id"])).first()
+            if made is not None:
+                return job_of(made), False
+            if fallback_id not in kept_kernels(connection, [fallback_id]):
+                new.values["fallback_id"] = None
             now = self._now(connection)
-            (job_id,), added = add_jobs(self.db, connection, [new], now)
-            created = job_id in added
+            (found,), added = add_jobs(self.db, connection, [new], now)
+            created = found in added
             if created:
                 require_room(connection, max_queued)
             if created and asker is not None:
                 require_quota(connection, asker, now)
-            row = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
-        # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one.
+            row = connection.execute(select_jobs().where(JobRow.id == found)).first()
+        # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one. Or
+        # it was sent twice at once, and the other one has made its job.
         if row is None:
-            return self.submit(request, fallback_id, max_queued=max_queued, asker=asker)
+            return self.submit(request, fallback_id, max_queued=max_queued, asker=asker, job_id=job_id)
         return job_of(row), created
 
     def cancel(self, job_id: str) -> Job:
@@ -253,21 +264,22 @@ class JobQueue(ClockedTables):
     def finish(
         self, job_id: str, owner: str, status: EndedStatus, kernel_id: str | None = None, error: str | None = None
     ) -> bool:
-        """End a running job that ``owner`` holds. False, and nothing written, where it was cancelled or taken over.
+        """End a running job that ``owner`` holds. False, and nothing written, where it was cancelled or taken over. A
+        kernel that was deleted since is none.
 
         How its builds stood, which grew with its time, is forgotten of a job that has ended.
         """
         if status not in ENDED:
             raise InvalidRequest(f"a job ends as one of {', '.join(ENDED)}, not {status!r}")
-        values = {
+        values: dict[str, Any] = {
             "status": status,
-            "kernel_id": kernel_id,
             "error": None if error is None else plain_text(error),
             "live_key": None,
         }
         running = (*held(job_id, owner), JobRow.status == "running")
         with self.db.write() as connection:
             now = self._now(connection)
+            values["kernel_id"] = kernel_id if kernel_id in kept_kernels(connection, [kernel_id]) else None
             values |= {"finished_at": iso(now), **run_ended(now)}
             updated = connection.execute(update(JobRow).where(*running).values(values)).rowcount
             if updated:
@@ -297,9 +309,11 @@ class JobQueue(ClockedTables):
             return declare_dead(connection, owner, self._now(connection))
 
     def set_fallback(self, job_id: str, kernel_id: str) -> None:
-        """Name the kernel that answers until the search is done, whatever state the job is in."""
+        """Name the kernel that answers until the search is done, whatever state the job is in; none where it was
+        deleted since."""
         with self.db.write() as connection:
-            updated = connection.execute(update(JobRow).where(JobRow.id == job_id).values(fallback_id=kernel_id))
+            kept = kernel_id if kernel_id in kept_kernels(connection, [kernel_id]) else None
+            updated = connection.execute(update(JobRow).where(JobRow.id == job_id).values(fallback_id=kept))
             if not updated.rowcount:
                 raise unknown_job(job_id)
 

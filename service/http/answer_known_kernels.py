@@ -23,7 +23,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=unique_members)
 
 
 class AnswerKnownKernels:
-    """Answer a request for a kernel that is known and asks for no job, else ask the application."""
+    """Answer a request for a kernel that is known and asks for no job, else ask the application; that, too, for one
+    that may have been sent before."""
 
     def __init__(self, app: ASGIApp, state: ServiceState) -> None:
         self.app = app
@@ -34,6 +35,9 @@ class AnswerKnownKernels:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
+        if b"idempotency-key" in headers:
+            await self.app(scope, receive, send)
+            return
         message = await receive()
         body = message.get("body", b"")
         while message.get("more_body", False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,13 +38,6 @@ class _Problems:
     gemms: list[Gemm]
     device: Device
     known: list[KernelRecord | None]
-
-
-def repeatable_id(idempotency_key: str, key_id: str | None, body: bytes) -> str:
-    """The id of the batch that a request makes which may be sent again: of the API key, of the key that the client made
-    for the request, and of its body. So nothing else need be kept to know a batch that was made before."""
-    request = b"\0".join(((key_id or "").encode(), idempotency_key.encode(), body))
-    return hashlib.sha256(request).hexdigest()[:16]
 
 
 def answer_batch(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from anyio import BrokenResourceError
 from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tirgemm.events import event_from_json
 from tirgemm.service.access.access_control import AccessControl
@@ -18,6 +21,8 @@ from tirgemm.service.http.state import ServiceState
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batch_totals import BatchStates
 
+logger = logging.getLogger("tirgemm.service")
+
 PAGE = 500
 RETRY_MS = 500
 # How long a stream that is to beat is silent at most. A browser's EventSource does not show comments to the page.
@@ -25,6 +30,20 @@ BEAT_SECONDS = 4.0
 BEAT = ServerSentEvent(event="alive", data={})
 # How long a stream waits at most before its key is looked at again.
 CHECK_SECONDS = 1.0
+
+
+class LeftStreams:
+    """ASGI middleware that ends a stream whose client has left while an event waited to be sent: FastAPI raises
+    BrokenResourceError then, which the server would log as a fault of the application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except* BrokenResourceError:
+            logger.debug("the client of %s has left", scope["path"])
 
 
 def last_event_id(value: str, name: str = "Last-Event-ID") -> int:

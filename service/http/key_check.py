@@ -81,8 +81,7 @@ class _CheckedRequest:
         self.key = keys.get(secret_hash(secret))
         fault = "is not known here" if self.key is None else self.key.fault(self.access.now())
         if fault or self.key is None:
-            headers = {"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'}
-            raise Problem(401, f"the API key {fault}; ask whoever runs this service for one", "invalid_key", headers)
+            raise _invalid_key(fault)
         seconds = self.access.spend(self.key)
         if seconds:
             rate = self.access.quotas(self.key).requests_per_second
@@ -106,6 +105,25 @@ class _CheckedRequest:
             self.access.count_refusal(AuditEntry(key_id, method, "*", status, address))
         elif status in REFUSALS or (method not in SAFE_METHODS and status < 400 and changed is not None):
             await self.access.record(AuditEntry(key_id, method, changed or path, status, address))
+
+
+async def require_still_admitted(access: AccessControl, key: ApiKey | None) -> None:
+    """Raise the 401 problem where who was let in with ``key``, None where keys were off, and has waited since, would
+    be let in no more."""
+    if await access.still_admits(key):
+        return
+    if key is None:
+        raise _key_required("this service takes requests with an API key by now, made while this one waited")
+    raise _invalid_key("was revoked or has expired while its request waited")
+
+
+def _key_required(detail: str) -> Problem:
+    return Problem(401, detail, "key_required", {"WWW-Authenticate": _CHALLENGE})
+
+
+def _invalid_key(fault: str) -> Problem:
+    headers = {"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'}
+    return Problem(401, f"the API key {fault}; ask whoever runs this service for one", "invalid_key", headers)
 
 
 def holds_key(query: bytes) -> bool:
@@ -143,6 +161,7 @@ def _bearer(headers: list[tuple[bytes, bytes]]) -> str:
     given = [value.decode("latin-1") for name, value in headers if name == b"authorization"]
     kind, _, secret = given[0].strip().partition(" ") if len(given) == 1 else ("", "", "")
     if kind.lower() != "bearer" or not secret.strip():
-        detail = "this service takes requests with an API key, sent as one header `Authorization: Bearer KEY`"
-        raise Problem(401, detail, "key_required", {"WWW-Authenticate": _CHALLENGE})
+        raise _key_required(
+            "this service takes requests with an API key, sent as one header `Authorization: Bearer KEY`"
+        )
     return secret.strip()

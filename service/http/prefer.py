@@ -9,7 +9,7 @@ def wait_preference(prefer: str | None, most: float) -> tuple[float | None, dict
     """The N of ``wait=N`` in a Prefer header, at most ``most`` seconds, and the header that says so; None where it is
     not there or means nothing."""
     for preference in (prefer or "").split(","):
-        match = re.fullmatch(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", preference, re.IGNORECASE)
+        match = re.fullmatch(r"\s*wait\s*=\s*\"?([0-9]+)\"?\s*(;.*)?", preference, re.IGNORECASE)
         if match:
             wait = min(float(match[1]), most)
             return wait, {"Preference-Applied": f"wait={wait:g}"}

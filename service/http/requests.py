@@ -46,9 +46,17 @@ class KernelOrJob:
 
 
 def answer(
-    state: ServiceState, body: KernelRequest, *, patient: bool = True, asker: Asker | None = None
+    state: ServiceState,
+    body: KernelRequest,
+    *,
+    patient: bool = True,
+    asker: Asker | None = None,
+    job_id: str | None = None,
 ) -> KernelOrJob | None:
     """The stored kernel, or a job that was submitted or joined. It never waits.
+
+    ``job_id`` is what a new job is to be called: where there is one of that name, this request made it before, and it
+    is the answer.
 
     A stored tuned kernel is the answer, whatever the workers do, unless ``body`` asks for more effort than it was tuned
     with, names a budget that it does not cover, or asks to retune: then a job goes on from the records, and that kernel
@@ -57,6 +65,8 @@ def answer(
     new job counts against. Raises InvalidGemm, InvalidDevice, InvalidRequest, Unsupported, DoesNotFit, QueueFull,
     QuotaExceeded, and the 409 problem for a device that no live worker has.
     """
+    if job_id is not None and state.queue.job(job_id) is not None:
+        return progress(state, job_id)
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
     devices = devices_seen(state, state.settings.alive_seconds)
@@ -93,7 +103,7 @@ def answer(
     request = job_request(body, gemm, device, budget, verify=here)
     better_than = known.id if known is not None and known.role == "tuned" else None
     limit = state.settings.max_queued
-    job, _ = state.queue.submit(request, fallback_id=better_than, max_queued=limit, asker=asker)
+    job, _ = state.queue.submit(request, better_than, max_queued=limit, asker=asker, job_id=job_id)
     return KernelOrJob(job=job, fallback=known)
 
 

@@ -104,8 +104,8 @@ class RayFleet:
     def open_bench(self, device: Device, place: NodeDevice) -> Workbench:
         """A workbench whose builds are anywhere in the cluster, and whose measuring process is at ``place``."""
 
-        def start(_device: Device, _lock_dir: Path) -> MeasuringProcess:
-            return RemoteMeasuring(place)
+        def start(_device: Device, lock_dir: Path) -> MeasuringProcess:
+            return RemoteMeasuring(place, lock_dir)
 
         return Workbench(
             device,

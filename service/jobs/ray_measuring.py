@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -13,7 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError
-from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
+from tirgemm.tuning.measure.measurer import MeasuringProcess, measuring_child
+from tirgemm.tuning.process.child_rpc import ChildDied, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
 
@@ -29,31 +31,41 @@ class DeviceActor:
         # Ray's own, of the processors that an actor was given; a baseline is to use what the device has.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._kind = kind
-        self._child: ChildProcess | None = None
+        self._child: MeasuringProcess | None = None
+        self._starting = threading.Lock()
         self._cancel = threading.Event()
 
     def device(self) -> Device | None:
         """The device that this actor owns: the one GPU that it may see, or the CPU."""
         return next((device for device in devices() if device.kind == self._kind), None)
 
-    def request(self, message: Any, timeout_s: float) -> tuple[Any, float]:
+    def warm(self, device: Device, lock_dir: Path) -> None:
+        """Start the measuring process and its imports, where there is none."""
+        self._measuring(device, lock_dir)
+
+    def _measuring(self, device: Device, lock_dir: Path) -> MeasuringProcess:
+        with self._starting:
+            if self._child is None or not self._child.alive:
+                if self._child is not None:
+                    self._child.kill()
+                self._child = measuring_child(device, lock_dir)
+            return self._child
+
+    def request(self, device: Device, lock_dir: Path, message: Any, timeout_s: float) -> tuple[Any, float]:
         """The measuring process's answer, or the error that it ended with, and the seconds for which it has worked."""
         self._cancel.clear()
-        if self._child is None or not self._child.alive:
-            if self._child is not None:
-                self._child.kill()
-            self._child = ChildProcess("tirgemm.tuning.measure.child")
-        before = self._child.busy_s
+        child = self._measuring(device, lock_dir)
+        before = child.busy_s
         outcome: Any
         try:
-            outcome = self._child.request(message, timeout_s=timeout_s, cancel=self._cancel)
+            outcome = child.request(message, timeout_s=timeout_s, cancel=self._cancel)
         except TirgemmError as error:
             outcome = error
         except ChildDied as error:
             outcome = _Death(error.cause, error.output)
         except ChildTimedOut as error:
             outcome = _Silence(error.started)
-        return outcome, self._child.busy_s - before
+        return outcome, child.busy_s - before
 
     def cancel(self) -> None:
         """Stop the request that is under way; called beside it."""
@@ -116,11 +128,15 @@ class NodeDevice:
         assert self._device is not None
         return self._device
 
-    def ask(self, message: Any, timeout_s: float, cancel: Flag | None) -> tuple[Any, float]:
+    def warm(self, lock_dir: Path) -> None:
+        """Have the measuring process started beside whatever else happens; returns at once."""
+        self._actor.warm.remote(self.device, lock_dir)
+
+    def ask(self, lock_dir: Path, message: Any, timeout_s: float, cancel: Flag | None) -> tuple[Any, float]:
         """What ``DeviceActor.request`` answers. Raises Cancelled, the measuring process killed then, and
         DeviceUnavailable once the node is lost."""
         try:
-            reference = self._actor.request.remote(message, timeout_s)
+            reference = self._actor.request.remote(self.device, lock_dir, message, timeout_s)
             while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
                 if cancel is not None and cancel.is_set():
                     self._actor.cancel.remote()
@@ -144,11 +160,13 @@ class NodeDevice:
 
 
 class RemoteMeasuring:
-    """The measuring process of a node's device, as ``Measurer`` sees it."""
+    """The measuring process of a node's device, as ``Measurer`` sees it: started with this, as that of a host is."""
 
-    def __init__(self, place: NodeDevice) -> None:
+    def __init__(self, place: NodeDevice, lock_dir: Path) -> None:
         self._place = place
+        self._lock_dir = lock_dir
         self.busy_s = 0.0
+        place.warm(lock_dir)
 
     @property
     def alive(self) -> bool:
@@ -159,7 +177,7 @@ class RemoteMeasuring:
     ) -> Any:
         """As ``ChildProcess.request``; what it waits for on its node is not told. Raises DeviceUnavailable too."""
         del on_wait
-        outcome, busy_s = self._place.ask(message, timeout_s, cancel)
+        outcome, busy_s = self._place.ask(self._lock_dir, message, timeout_s, cancel)
         self.busy_s += busy_s
         if isinstance(outcome, _Death):
             raise ChildDied(outcome.cause, outcome.output)

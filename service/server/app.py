@@ -11,6 +11,7 @@ from tirgemm._version import __version__
 from tirgemm.service.http import problems
 from tirgemm.service.http.answer_known_kernels import AnswerKnownKernels
 from tirgemm.service.http.body_limit import BodyLimit
+from tirgemm.service.http.events import LeftStreams
 from tirgemm.service.http.head_requests import HeadRequests
 from tirgemm.service.http.host_check import HostCheck, own_names
 from tirgemm.service.http.key_check import KeyCheck, holds_key
@@ -69,6 +70,7 @@ def create_app(state: ServiceState) -> FastAPI:
     )
     app.state.service = state
     # The last one added is asked first.
+    app.add_middleware(LeftStreams)
     app.add_middleware(AnswerKnownKernels, state=state)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, longer={("POST", "/v1/batches"): MAX_BATCH_BODY_BYTES})
     app.add_middleware(KeyCheck, state=state)

@@ -1,4 +1,4 @@
-"""Event streams of keys that end while they are followed."""
+"""Event streams, and answers that are waited for, of keys that end meanwhile."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.service.pages.search_events import race
-from tests.service.support import CPU, ODD, Event, Service, queueing, sse
+from tests.service.support import AUTHORITIES, CPU, ODD, Event, Service, queueing, serving, sse
 from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.service.access import access_control
 from tirgemm.service.http import events
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.access.api_keys import Scope
 from tirgemm.tuning_db.queue.batches import WantedProblem
 
 # More beats than can be on their way when a stream ends.
@@ -37,9 +39,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         yield actual
 
 
-def key(service: Service, **options: float) -> tuple[str, str]:
+def key(service: Service, scope: Scope = "read", **options: float) -> tuple[str, str]:
     """A new key's id and its secret, known to the service."""
-    made, secret = service.state.access.table.create("team", "read", **options)
+    made, secret = service.state.access.table.create("team", scope, **options)
     service.state.access.read()
     return made.id, secret
 
@@ -128,6 +130,48 @@ def test_a_key_that_another_process_revokes_ends_its_streams(service: Service, m
     with following(service, path, secret) as stream:
         service.state.access.table.revoke(key_id)
         assert kinds(stream) == set()
+
+
+@contextmanager
+def asking(service: Service, path: str, body: dict[str, object], secret: str) -> Iterator[list[httpx.Response]]:
+    """A request that waits beside the block; its answer is there behind it."""
+    answers: list[httpx.Response] = []
+    headers = {"Authorization": f"Bearer {secret}", "Prefer": "wait=100"}
+
+    def ask() -> None:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
+            answers.append(http.post(path, json=body, headers=headers))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    yield answers
+    asker.join(PATIENCE_S)
+
+
+def test_a_kernel_that_is_awaited_is_not_told_to_a_key_that_was_revoked_meanwhile(service: Service) -> None:
+    key_id, secret = key(service, "tune")
+    with asking(service, "/v1/kernels", {"gemm": ODD}, secret) as answers:
+        until(lambda: service.state.watch.followers == 1)
+        revoke(service, key_id)
+    (answer,) = answers
+    assert (answer.status_code, answer.json()["code"]) == (401, "invalid_key")
+    assert "was revoked or has expired while its request waited" in answer.json()["detail"]
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+    assert [job.status for job in service.queue.jobs()] == ["queued"], "the job goes on"
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/kernels", {"gemm": ODD}), ("/v1/batches", {"gemms": [ODD]})])
+def test_a_key_that_was_revoked_while_a_worker_was_awaited_makes_no_job(
+    tmp_path: Path, path: str, body: dict[str, object]
+) -> None:
+    with serving(tmp_path) as starting:
+        key_id, secret = key(starting, "tune")
+        with asking(starting, path, body, secret) as answers:
+            until(lambda: starting.state.watch._for_worker == 1)
+            revoke(starting, key_id)
+            starting.queue.register_worker("elsewhere:1:0", [CPU])
+        assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(401, "invalid_key")]
+        assert starting.queue.jobs() == []
 
 
 def test_a_stream_outlives_a_database_that_does_not_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,23 +207,6 @@ def test_progress_is_shown_on_request_beside_the_caller_s_own_handler(
     assert capsys.readouterr().err == "", "a script is not talked to unasked"
 
 
-def test_a_stream_that_breaks_is_resumed_where_it_broke(client: Client, fake: FakeService) -> None:
-    lost = httpx.ReadError("connection reset")
-    fake.streams = [[*EVENTS[:2], lost], [EVENTS[1], EVENTS[2]], [lost], [*EVENTS[3:]]]
-    fake.broken[STREAM] = []
-    events = list(client.events(JOB))
-    assert [event.id for event in events] == [1, 2, 3, 4, 5], "each event comes once, whatever is sent again"
-    assert [r.headers.get("last-event-id") for r in fake.sent("GET", STREAM)] == [None, "2", "3", "3"]
-
-
-def test_an_end_is_told_whatever_its_id(client: Client, fake: FakeService) -> None:
-    """That of a job that ended under an older service has the id of the event before it."""
-    fake.streams = [[*EVENTS[:-1], sse(4, "done", kernel="70ed")]]
-    assert [event.kind for event in client.events(JOB)][-2:] == ["selected", "done"]
-    fake.streams = [[sse(4, "done", kernel="70ed")]]
-    assert [event.kind for event in client.events(JOB, after=4)] == ["done"]
-
-
 def test_a_service_that_restarts_is_waited_for(client: Client, fake: FakeService) -> None:
     refused = httpx.ConnectError("connection refused")
     fake.broken = {"/v1/kernels": [refused, 503], STREAM: [refused, 502], f"/v1/jobs/{JOB}": [503]}
@@ -243,22 +226,6 @@ def test_a_download_that_breaks_begins_again(client: Client, fake: FakeService) 
     fake.answer = fake.ready
     fake.broken[fake.kernels["70ed"]["artifact"]["url"]] = [httpx.ReadError("reset"), 503]
     assert client.kernel(**SHAPE).gemm == fake.gemm
-
-
-def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
-    fake.stream_status = 404
-    seen = []
-    for event in client.events(JOB):
-        seen.append(event.kind)
-        if len(seen) == 3:
-            fake.status = "done"
-    assert seen == ["job", "job", "job", "job", "done"]
-
-
-def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Client, fake: FakeService) -> None:
-    fake.streams = [[*EVENTS[:3]], []]
-    fake.status = "done"
-    assert client.kernel(**SHAPE).manifest.role == "tuned"
 
 
 def test_the_fallback_is_taken_as_soon_as_it_is_there(client: Client, fake: FakeService) -> None:

@@ -186,6 +186,33 @@ def test_events_that_are_told_a_few_a_connection_without_end_are_given_up(
             pass
 
 
+def test_a_batch_that_is_told_the_same_on_each_connection_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count(1)
+    summary = {
+        "id": "ba7c",
+        "status": "running",
+        "states": {"queued": 1},
+        "gain": {"geomean": None, "kernels": 0},
+        "created_at": "2026-01-02T03:04:05Z",
+    }
+
+    def script(head: bytes) -> list[bytes]:
+        if b"/events" in head:
+            return [head_of("Content-Type: text/event-stream") + sse(next(numbers), "progress", **summary)]
+        return [answer(b'{"status": "running"}')]
+
+    monkeypatch.setattr("tirgemm._client.watch.backoff", lambda _attempt: 0.0)
+    monkeypatch.setattr("tirgemm._client.watch.STEADY_SECONDS", PATIENCE_S)
+    with (
+        connected(script, tmp_path, patience=0.2) as actual,
+        pytest.raises(ServiceUnreachable, match="ended the event stream of batch ba7c before the batch did"),
+    ):
+        for _summary in actual.batch_progress("ba7c"):
+            pass
+
+
 @pytest.mark.parametrize("text", ["x", "data: y\n", "data\n"])
 def test_a_line_and_an_event_are_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_events, "MAX_EVENT_BYTES", 10_000)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.service.http import events
+from tirgemm.service.http.state import ServiceState
+from tirgemm.service.server.app import create_app
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.models import EventRow
 from tirgemm.tuning_db.queue.batches import WantedProblem
@@ -254,6 +257,52 @@ def test_a_closed_connection_is_waited_for_no_longer(service: Service, path: str
                     http.post("/v1/kernels", json={"gemm": ODD}, headers={"Prefer": "wait=100"}, timeout=impatient)
         until(lambda: service.state.watch.followers == 0)
         assert service.queue.job(job_id) is not None
+
+
+def test_a_client_that_leaves_while_events_wait_to_be_sent_is_no_fault_of_the_service(service: Service) -> None:
+    job_id = service.queue.submit(REQUEST)[0].id
+    for number in range(10):
+        service.queue.add_event(job_id, BatchProposed(trials=number))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": f"/v1/jobs/{job_id}/events",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 1),
+    }
+    told: list[bytes] = []
+
+    async def follow() -> None:
+        left = asyncio.Event()
+        request = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if request:
+                return request.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message.get("body"):
+                told.append(message["body"])
+                # The next events wait behind this one by the time that all that can go on has.
+                for _ in range(1000):
+                    await asyncio.sleep(0)
+                left.set()
+                await asyncio.Event().wait()
+
+        state = ServiceState(
+            service.state.settings, service.state.database, service.store, service.queue, service.state.public_key
+        )
+        await create_app(state)(scope, receive, send)
+
+    asyncio.run(follow())
+    assert len(told) == 1
 
 
 def test_followers_of_a_job_that_was_put_back_leave_the_database_alone(

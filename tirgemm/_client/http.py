@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import re
+import secrets
 import ssl
 import threading
 import time
@@ -111,17 +112,17 @@ class ServiceConnection(Closing):
         params: dict[str, Any] | None = None,
         prefer_wait: int | None = None,
         quick: bool = False,
-        idempotency_key: str = "",
+        once: bool = False,
     ) -> Answer:
         """One request with its JSON answer. ServiceError, with the problem document, for a status of 400 or above.
 
         ``prefer_wait``: the seconds that the answer may take; None leaves that to the service. ``quick`` is for whoever
-        can do without an answer: a service that is away is given up within a second or two. ``idempotency_key``: by
-        which the service knows the request again that would otherwise make something each time it is sent.
+        can do without an answer: a service that is away is given up within a second or two. ``once``: with a
+        key by which the service knows the request again that would otherwise make something each time it is sent.
         """
         headers = {} if prefer_wait is None else {"prefer": f"wait={prefer_wait}"}
-        if idempotency_key:
-            headers["idempotency-key"] = idempotency_key
+        if once:
+            headers["idempotency-key"] = secrets.token_hex(16)
         connect, read = self.timeout, self.timeout + (prefer_wait or 0)
         if quick:
             connect, read = min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)
@@ -134,9 +135,9 @@ class ServiceConnection(Closing):
 
         return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
-    def document(self, method: str, path: str, form: Form, *, body: Any = None, idempotency_key: str = "") -> Document:
+    def document(self, method: str, path: str, form: Form, *, body: Any = None, once: bool = False) -> Document:
         """The document that a request is answered with. ServiceError, too, for one that is not of ``form``."""
-        answer = self.request(method, path, body=body, idempotency_key=idempotency_key)
+        answer = self.request(method, path, body=body, once=once)
         return checked(answer.body, form, f"{self.url}{path}")
 
     def download(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,8 +46,7 @@ class ServiceBatches:
             "device": device_name(device),
             "regime": regime,
         } | SearchWish(effort, budget, seed, queue=queue, other_devices=other_devices).to_json()
-        key = secrets.token_hex(16)
-        return self._session.document("POST", "/v1/batches", BATCH, body=body, idempotency_key=key)
+        return self._session.document("POST", "/v1/batches", BATCH, body=body, once=True)
 
     def batch(self, batch_id: str) -> Document:
         """The batch document."""

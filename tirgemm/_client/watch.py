@@ -18,6 +18,8 @@ with needed_by("tirgemm.Client"):
     import httpx
 
 POLL_SECONDS = 1.0
+# A stream that was open for so long was a stream, though nothing happened: a job may wait for hours.
+STEADY_SECONDS = 1.0
 
 
 def live_document(session: ServiceConnection, name: str, of: Resource = "jobs") -> dict[str, Any]:
@@ -37,26 +39,34 @@ def watch(
     passed.
 
     ``deadline`` is a time of ``time.monotonic``. Raises ServiceError where there is no such one, and ServiceUnreachable
-    where the service stays away for longer than the session's patience.
+    where for longer than the session's patience the service stays away, or ends each stream at once without news.
     """
     lost_at, attempt, finished = 0.0, 0, False
+    last: ReceivedEvent | None = None
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
+        opened = math.inf
         try:
             with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
-                lost_at, outage = 0.0, Outage(session.url, session.patience)
+                opened = time.monotonic()
                 for event in stream:
                     # The end of a job that ended under an older service has the id of the event before it.
                     if event.id and event.id <= after and event.kind not in ENDED:
                         continue
-                    after, attempt = max(after, event.id), 0
+                    # Who follows a batch is told how it stands whenever it comes back, which is no news by itself.
+                    if last is None or (event.kind, event.data) != (last.kind, last.data):
+                        lost_at, attempt = 0.0, 0
+                    after, last = max(after, event.id), event
                     yield event
                     if event.kind in ENDED:
                         return
             if finished:
                 return
             finished = live_document(session, name, of).get("status") in ENDED
-            failure: Exception = ServiceError(f"the event stream of {NOUNS[of]} {name} ended before it did")
+            failure: Exception = ServiceError(
+                f"{session.url} ended the event stream of {NOUNS[of]} {name} before the {NOUNS[of]} did, with nothing "
+                f"new in it, which is put up with for {session.patience:g} s; does a proxy cut streams?"
+            )
         except httpx.TransportError as error:
             failure = error
         except ServiceUnreachable:
@@ -70,7 +80,10 @@ def watch(
                 return
             failure = error
         now = time.monotonic()
-        lost_at = lost_at or now
+        if now - opened >= STEADY_SECONDS:
+            lost_at, attempt = 0.0, 0
+        if not lost_at:
+            lost_at, outage = now, Outage(session.url, session.patience)
         if now - lost_at > session.patience or session.closed:
             raise unreachable(session.url, failure, session.patience) from failure
         outage.tell(failure, now - lost_at)

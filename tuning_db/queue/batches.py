@@ -27,7 +27,7 @@ from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue.batch_totals import BatchBudget, BatchStates, BatchTotals, ItemState, states_of, totals_of
 from tirgemm.tuning_db.queue.budget_shares import Spending, spendings, trials_by_problem
 from tirgemm.tuning_db.queue.job_leases import cancel_live
-from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, require_room
+from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, kept_kernels, require_room
 from tirgemm.tuning_db.times import iso
 
 MAX_ITEMS = 1000
@@ -86,7 +86,8 @@ class BatchTable(ClockedTables):
         """Queue a job for every one of ``wanted`` that has no kernel, or join the live one, all or none.
 
         ``batch_id``: what the batch is to be called; where there is one of that name, it was asked for before, and is
-        returned as it is. Raises InvalidRequest, QueueFull and QuotaExceeded.
+        returned as it is. A kernel that was deleted since it was found is none. Raises InvalidRequest, QueueFull and
+        QuotaExceeded.
         """
         if not 1 <= len(wanted) <= MAX_ITEMS:
             raise InvalidRequest(f"a batch of {len(wanted)} problems; it must have 1 to {MAX_ITEMS}")
@@ -101,6 +102,8 @@ class BatchTable(ClockedTables):
             made = connection.execute(_select().where(BatchRow.id == name)).first()
             if made is not None:
                 return _batch(connection, made)
+            named = [kernel_id for one in ordered for kernel_id in (one.kernel_id, one.fallback_id)]
+            kept = kept_kernels(connection, named)
             now = self._now(connection)
             values = {
                 "id": name,
@@ -122,13 +125,14 @@ class BatchTable(ClockedTables):
                     "expected_gain": one.expected_gain,
                     "times": one.times,
                     "job_id": None,
-                    "kernel_id": one.kernel_id,
+                    "kernel_id": one.kernel_id if one.kernel_id in kept else None,
                 }
                 for number, one in enumerate(ordered)
             ]
             recorded = trials_by_problem(connection, set(gemms.values()))
             for number, job in new.items():
-                request = ordered[number].request
+                request, fallback_id = ordered[number].request, ordered[number].fallback_id
+                job.values["fallback_id"] = fallback_id if fallback_id in kept else None
                 job.values["recorded_before"] = recorded[gemms[request.gemm], request.device.key, request.regime]
             jobs, added = self._jobs(connection, new, now)
             for number, job_id in jobs.items():
@@ -205,8 +209,7 @@ class BatchTable(ClockedTables):
 
 
 def _new_job(one: WantedProblem, key_id: str | None, batch_id: str) -> NewJob:
-    columns = {"key_id": key_id, "batch_id": batch_id, "fallback_id": one.fallback_id}
-    return NewJob(one.request, columns | {"expected_gain": one.expected_gain})
+    return NewJob(one.request, {"key_id": key_id, "batch_id": batch_id, "expected_gain": one.expected_gain})
 
 
 def _select() -> Select[Any]:

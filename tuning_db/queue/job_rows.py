@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, StoreError
@@ -17,7 +18,7 @@ from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobRequest, Window
-from tirgemm.tuning_db.models import GemmRow, JobRow
+from tirgemm.tuning_db.models import GemmRow, JobRow, KernelRow
 from tirgemm.tuning_db.times import iso
 
 MAX_RETRIES = 3
@@ -49,9 +50,7 @@ def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: 
         raise JobNotRetried(f"job {job.id} was retried {job.retries} times already, which is as often as may be")
     # Of what was asked for, not of what a batch has granted.
     live_key = replace(job.request, trials=row.trials, seconds=row.seconds).live_key
-    same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
-    if same is not None:
-        raise JobNotRetried(f"job {same} works on the request of job {job.id} already")
+    _require_no_other(connection, job.id, live_key)
     values = {
         "status": "queued",
         "live_key": live_key,
@@ -63,8 +62,20 @@ def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: 
         "retries": JobRow.retries + 1,
         "retry_reason": reason or None,
     }
-    connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+    try:
+        with connection.begin_nested():
+            connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
+    except IntegrityError:
+        # On PostgreSQL the same request can have been sent between the two statements.
+        _require_no_other(connection, job.id, live_key)
+        raise
     return True
+
+
+def _require_no_other(connection: Connection, job_id: str, live_key: str) -> None:
+    same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
+    if same is not None:
+        raise JobNotRetried(f"job {same} works on the request of job {job_id} already")
 
 
 class NewJob:
@@ -111,7 +122,8 @@ def add_jobs(
     gemms = rows.gemm_ids(db, connection, {new.request.gemm for new in wanted})
     at = {"created_at": iso(now), "asked_at": iso(now)}
     values = [new.values | {"gemm_id": gemms[new.request.gemm]} | at for new in wanted]
-    statement = db.insert(JobRow).on_conflict_do_nothing(index_elements=["live_key"])
+    # Of the same live_key, or of the same id.
+    statement = db.insert(JobRow).on_conflict_do_nothing()
     added = connection.execute(statement.returning(JobRow.live_key, JobRow.id), values).all()
     ids = {row.live_key: row.id for row in added}
     joined: dict[tuple[int, bool], list[str]] = defaultdict(list)
@@ -127,6 +139,17 @@ def add_jobs(
             same = update(JobRow).where(JobRow.live_key.in_(part)).values(changes)
             ids |= {row.live_key: row.id for row in connection.execute(same.returning(JobRow.live_key, JobRow.id))}
     return [ids.get(new.live_key, "") for new in wanted], frozenset(row.id for row in added)
+
+
+def kept_kernels(connection: Connection, kernel_ids: Collection[str | None]) -> frozenset[str]:
+    """Those of these kernels that there are, and that nobody deletes before the transaction ends; the others were
+    deleted since whoever names them has seen them. To be asked before jobs are written, as a deletion locks them."""
+    wanted = sorted({kernel_id for kernel_id in kernel_ids if kernel_id is not None})
+    kept: set[str] = set()
+    for part in rows.parts(wanted):
+        locked = select(KernelRow.id).where(KernelRow.id.in_(part)).with_for_update(read=True, key_share=True)
+        kept |= set(connection.execute(locked).scalars())
+    return frozenset(kept)
 
 
 def require_room(connection: Connection, max_queued: int | None, added: int = 1) -> None:

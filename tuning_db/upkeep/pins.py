@@ -25,6 +25,10 @@ def set_pinned(db: Database, kernel_id: str, *, pinned: bool) -> KernelRecord | 
         if row.role == "unverified":
             raise InvalidRequest(f"kernel {kernel_id} is a build that nobody has run; a pinned one is served")
         same = [getattr(KernelRow, name) == getattr(row, name) for name in ("gemm_id", "device_key", "regime")]
+        # In one order, so that two pins of one problem end in no deadlock; whoever deletes a kernel locks it, too.
+        locked = select(KernelRow.id).where(*same).order_by(KernelRow.seq).with_for_update()
+        if kernel_id not in connection.execute(locked).scalars().all():
+            return None
         if pinned:
             others = (*same, KernelRow.id != kernel_id)
             connection.execute(update(KernelRow).where(*others).values(pinned_at=None))

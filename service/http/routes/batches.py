@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from tirgemm.service.http.batch_documents import BatchDocument, BatchList, BatchRequest, BatchSummary
-from tirgemm.service.http.batch_requests import answer_batch, repeatable_id
+from tirgemm.service.http.batch_requests import answer_batch
 from tirgemm.service.http.events import Follower, stream_batch
+from tirgemm.service.http.key_check import require_still_admitted
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After, Beats
-from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, require_own
+from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, RepeatableId, require_own
 from tirgemm.service.http.state import Caller, State
 from tirgemm.tuning_db.queue.batch_totals import BatchTotals
 from tirgemm.tuning_db.queue.batches import Batch
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
-
-MAX_IDEMPOTENCY_KEY = 128
 
 
 def _batch(batch_id: str, state: State) -> Batch:
@@ -52,28 +50,6 @@ NamedBatch = Annotated[Batch, Depends(_batch)]
 NamedTotals = Annotated[BatchTotals, Depends(_totals)]
 
 
-async def _idempotency_key(
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            description="Made up by the client for this one request, to send it again where the answer was lost.",
-            json_schema_extra={"pattern": f"^[!-~]{{1,{MAX_IDEMPOTENCY_KEY}}}$"},
-        ),
-    ] = None,
-) -> str | None:
-    if idempotency_key is not None and not re.fullmatch(f"[!-~]{{1,{MAX_IDEMPOTENCY_KEY}}}", idempotency_key):
-        raise Problem(
-            422,
-            f"Idempotency-Key is {idempotency_key[:80]!r}, {len(idempotency_key)} characters; it must be 1 to "
-            f"{MAX_IDEMPOTENCY_KEY} visible ASCII characters",
-            "invalid_request",
-        )
-    return idempotency_key
-
-
-IdempotencyKey = Annotated[str | None, Depends(_idempotency_key)]
-
-
 @router.post(
     "",
     dependencies=[JSON_BODY],
@@ -88,7 +64,7 @@ IdempotencyKey = Annotated[str | None, Depends(_idempotency_key)]
     },
 )
 async def request_batch(
-    request: Request, body: BatchRequest, state: State, caller: Caller, idempotency_key: IdempotencyKey
+    request: Request, body: BatchRequest, state: State, caller: Caller, batch_id: RepeatableId
 ) -> Response:
     """Ask for the kernels of up to 1,000 problems on one device in one regime: one group with one progress.
 
@@ -98,13 +74,11 @@ async def request_batch(
     """
     state.access.require_priority(caller, body.queue.priority)
     asker = state.access.asker(caller)
-    batch_id = None
-    if idempotency_key is not None:
-        batch_id = repeatable_id(idempotency_key, caller.id if caller is not None else None, await request.body())
     answered = partial(answer_batch, state, body, asker=asker, batch_id=batch_id)
     batch = await run_in_threadpool(answered, patient=state.settings.worker)
     if batch is None:
         await state.watch.worker(state.settings.fallback_seconds)
+        await require_still_admitted(state.access, caller)
         batch = await run_in_threadpool(answered, patient=False)
     assert batch is not None
     address = f"/v1/batches/{batch.id}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,7 +13,9 @@ from fastapi.responses import JSONResponse
 
 from tirgemm.errors import http_status
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.service.http import events
 from tirgemm.service.http.documents import JobError, KernelDocument, KernelList, PendingDocument
+from tirgemm.service.http.key_check import require_still_admitted
 from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.request_bodies import KernelRequest
@@ -24,12 +27,14 @@ from tirgemm.service.http.routes.parameters import (
     DeviceFilter,
     GemmFilter,
     PageAfter,
+    RepeatableId,
     etag_matches,
 )
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.record_values import KERNEL_ID
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
@@ -59,30 +64,34 @@ async def request_kernel(
     body: KernelRequest,
     state: State,
     caller: Caller,
+    job_id: RepeatableId,
     prefer: Annotated[str | None, Header(description="wait=N, in seconds")] = None,
 ) -> Response:
     """The kernel of a problem on a device in a regime: at once where it is known, else by a job that may be joined.
 
     A budget larger than what was spent on the known one, or ``retune``, goes on from the records. While the job works
     its fallback is in the answer, if that is ready within a few seconds. ``Prefer: wait=N`` waits up to N seconds for
-    the tuned kernel instead; ``wait=0`` not at all.
+    the tuned kernel instead; ``wait=0`` not at all. The same request with the same Idempotency-Key is answered by the
+    job that it made.
     """
     wait, applied = wait_preference(prefer, state.settings.max_wait_seconds)
     state.access.require_priority(caller, body.queue.priority)
     # A worker that this server runs may be starting at this moment.
     patient = state.settings.worker and wait != 0
     asker = state.access.asker(caller)
-    answered = await run_in_threadpool(answer, state, body, patient=patient, asker=asker)
+    answer_it = partial(answer, state, body, asker=asker, job_id=job_id)
+    answered = await run_in_threadpool(answer_it, patient=patient)
     if answered is None:
         await state.watch.worker(state.settings.fallback_seconds)
-        answered = await run_in_threadpool(answer, state, body, patient=False, asker=asker)
+        await require_still_admitted(state.access, caller)
+        answered = await run_in_threadpool(answer_it, patient=False)
     assert answered is not None
     state.metrics.answers.labels("database" if answered.job is None else "job").inc()
     if answered.job is not None:
         request.state.changed = f"/v1/jobs/{answered.job.id}"
         spans.annotate(job=answered.job.id)
     if answered.kernel is None:
-        answered = await _waited(request, state, answered, wait)
+        answered = await _waited(request, state, answered, wait, caller)
     if answered.kernel is not None:
         return answer_of(state, body, answered.kernel).response(applied)
     headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
@@ -174,9 +183,11 @@ def _no_kernel(kernel_id: str) -> Problem:
     return Problem(404, f"there is no kernel {kernel_id[:64]!r}; GET /v1/kernels lists them", "kernel_not_found")
 
 
-async def _waited(request: Request, state: ServiceState, answered: KernelOrJob, wait: float | None) -> KernelOrJob:
+async def _waited(
+    request: Request, state: ServiceState, answered: KernelOrJob, wait: float | None, caller: ApiKey | None
+) -> KernelOrJob:
     """What is there once the kernel is, or, where no wait was asked for, the fallback; at once where nobody listens
-    any more."""
+    any more. Raises the 401 problem once the caller's key is no longer valid."""
     assert answered.job is not None
     job_id, known = answered.job.id, answered.fallback
     deadline = time.monotonic() + (state.settings.fallback_seconds if wait is None else wait)
@@ -196,10 +207,13 @@ async def _waited(request: Request, state: ServiceState, answered: KernelOrJob, 
                 if finished or (wait is None and answered.fallback is not None):
                     return answered
                 left = deadline - time.monotonic()
-                if left <= 0 or state.stopping.is_set() or not await _happens(changed, gone, left):
+                if left <= 0 or state.stopping.is_set() or gone.done():
                     return answered
-                changed = feed.changed
-                answered = await _look(state, job_id, known)
+                await _happens(changed, gone, min(left, events.CHECK_SECONDS))
+                await require_still_admitted(state.access, caller)
+                if changed.is_set():
+                    changed = feed.changed
+                    answered = await _look(state, job_id, known)
     finally:
         gone.cancel()
 
@@ -212,12 +226,11 @@ async def _look(state: ServiceState, job_id: str, known: KernelRecord | None) ->
     return job
 
 
-async def _happens(event: asyncio.Event, gone: asyncio.Future[None], seconds: float) -> bool:
-    """Wait for ``event``; False where nobody listens any more, or after ``seconds``."""
+async def _happens(event: asyncio.Event, gone: asyncio.Future[None], seconds: float) -> None:
+    """Wait for ``event``, until nobody listens any more, at most ``seconds``."""
     change = asyncio.ensure_future(event.wait())
     try:
-        done, _ = await asyncio.wait((change, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return change in done
+        await asyncio.wait((change, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         change.cancel()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from contextlib import suppress
 from typing import Annotated
 
@@ -24,6 +26,7 @@ PageAfter = Annotated[
     Query(description="The `next` of the page before."),
     TextForm(r"^[0-9a-f]{0,32}$", f"the next of a page, {IDS}"),
 ]
+MAX_IDEMPOTENCY_KEY = 128
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
 
@@ -36,6 +39,36 @@ async def _require_json(request: Request, content_type: Annotated[str, Header(in
     # What is no JSON at all is told by whoever parses it for the route.
     with suppress(ValueError, RecursionError):
         json.loads(await request.body(), object_pairs_hook=unique_members)
+
+
+async def _repeatable_id(
+    request: Request,
+    caller: Caller,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            description="Made up by the client for this one request, to send it again where the answer was lost.",
+            json_schema_extra={"pattern": f"^[!-~]{{1,{MAX_IDEMPOTENCY_KEY}}}$"},
+        ),
+    ] = None,
+) -> str | None:
+    if idempotency_key is None:
+        return None
+    if not re.fullmatch(f"[!-~]{{1,{MAX_IDEMPOTENCY_KEY}}}", idempotency_key):
+        raise Problem(
+            422,
+            f"Idempotency-Key is {idempotency_key[:80]!r}, {len(idempotency_key)} characters; it must be 1 to "
+            f"{MAX_IDEMPOTENCY_KEY} visible ASCII characters",
+            "invalid_request",
+        )
+    return repeatable_id(idempotency_key, caller.id if caller is not None else None, await request.body())
+
+
+def repeatable_id(idempotency_key: str, key_id: str | None, body: bytes) -> str:
+    """The id of what a request makes which may be sent again: of the API key, of the key that the client made for the
+    request, and of its body. So nothing else need be kept to know what was made before."""
+    request = b"\0".join(((key_id or "").encode(), idempotency_key.encode(), body))
+    return hashlib.sha256(request).hexdigest()[:16]
 
 
 async def _only_known(request: Request) -> None:
@@ -55,6 +88,8 @@ async def _only_known(request: Request) -> None:
 
 JSON_BODY = Depends(_require_json)
 ONLY_KNOWN = Depends(_only_known)
+# None without an Idempotency-Key.
+RepeatableId = Annotated[str | None, Depends(_repeatable_id)]
 
 
 def require_own(what: str, key_id: str | None, caller: Caller, verb: str) -> None:

@@ -10,6 +10,7 @@ import logging
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from verification.service.processes import command
 from verification.service.ray_cluster import add_nodes, kill_node, running_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
+
+import ray
 
 from tirgemm.service.jobs import worker as worker_module
 from tirgemm.service.jobs.ray_fleet import RayFleet
@@ -59,6 +62,21 @@ class TestRayEngine(EngineContract):
         fleet = RayFleet(store, SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path_factory.mktemp("locks"))
         yield fleet
         fleet.close()
+
+
+def test_a_warmed_engine_has_its_measuring_process_before_its_first_job(cluster: Any, tmp_path: Path) -> None:
+    with Database.embedded(tmp_path / "data") as database:
+        fleet = RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path / "locks")
+        with closing(fleet):
+            fleet.engines()
+            engine, *_ = fleet.siblings()
+
+            def measuring() -> bool:
+                return bool(ray.get(engine.place._actor.__ray_call__.remote(lambda actor: actor._child is not None)))
+
+            assert not measuring()
+            engine.warm()
+            until(measuring)
 
 
 def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(

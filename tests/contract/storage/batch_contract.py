@@ -139,6 +139,17 @@ class BatchContract(QueueFixtures):
         assert ([job.id for job in queue.jobs()], batches.batches()) == ([other], [])
         assert batches.submit(three, asked=3, asker=more, max_queued=3).key_id == "key"
 
+    def test_a_kernel_that_was_deleted_since_it_was_seen_is_told_as_deleted(
+        self, database: Database, queue: JobQueue, batches: BatchTable
+    ) -> None:
+        store = SqlStore(database)
+        gone = store.put_kernel(kernel()).id
+        assert store.delete_kernel(gone)
+        known = WantedProblem(JobRequest(GEMM, DEVICE), 0.3, gone)
+        batch = batches.submit([known, wanted(3, fallback_id=gone)], asked=2)
+        assert batch.states == {"deleted": 1, "queued": 1}
+        assert [job.fallback_id for job in queue.jobs()] == [None]
+
     def test_a_batch_that_is_asked_for_again_is_the_same_whatever_became_of_it(
         self, queue: JobQueue, batches: BatchTable
     ) -> None:

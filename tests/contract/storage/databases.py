@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from sqlalchemy import Connection, text
 
+from tests.waiting import until
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
@@ -156,3 +158,19 @@ def database_name(url: str) -> str:
 def opened(url: str, folder: Path) -> Iterator[Database]:
     with Database(url, folder) as database:
         yield database
+
+
+def await_locked(database: Database, connection: Connection, count: int) -> None:
+    """Return once so many others wait for what this transaction has locked; on SQLite there is one writer anyway."""
+    if database.is_sqlite:
+        return
+    waits = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    def waiting() -> bool:
+        # What a transaction has read of it once, it sees to its end.
+        connection.execute(text("SELECT pg_stat_clear_snapshot()"))
+        return bool(connection.execute(waits).scalar() == count)
+
+    until(waiting)

@@ -6,16 +6,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import text
 
-from tests.contract.storage.databases import DEVICE, GEMM, kernel
+from tests.contract.storage.databases import DEVICE, GEMM, await_locked, kernel
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.job_values import Window
-from tirgemm.tuning_db.queue.job_rows import put_back
+from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, put_back
 
 NIGHT = Window.parse("22:00-06:00")
 HOUR = 3600.0
@@ -148,10 +147,27 @@ class JobOrderContract(QueueFixtures):
                 assert put_back(connection, job, "emptied", 3, queue._now(connection))
                 late = other.submit(again)
                 assert began.wait(PATIENCE_S)
-                if not queue.db.is_sqlite:
-                    waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-                    until(lambda: connection.execute(waits).scalar())
+                await_locked(queue.db, connection, 1)
             assert (late.result(PATIENCE_S).status, late.result().retries) == ("queued", 1)
+
+    def test_a_retry_beside_the_same_request_is_refused_where_that_was_first(self, queue: JobQueue) -> None:
+        gone = submit(queue, 1)
+        ended = queue.cancel(gone)
+        began = threading.Event()
+
+        def again() -> Job:
+            began.set()
+            return queue.retry(gone)
+
+        with ThreadPoolExecutor(1) as other:
+            with queue.db.write() as connection:
+                (first,), _ = add_jobs(queue.db, connection, [NewJob(ended.request, {})], queue._now(connection))
+                late = other.submit(again)
+                assert began.wait(PATIENCE_S)
+                await_locked(queue.db, connection, 1)
+            with pytest.raises(JobNotRetried, match=f"job {first} works on the request of job {gone} already"):
+                late.result(PATIENCE_S)
+        assert queue.job(gone) == ended
 
     def test_what_lives_is_done_or_has_a_successor_is_not_put_back(self, queue: JobQueue) -> None:
         job = submit(queue, 1)

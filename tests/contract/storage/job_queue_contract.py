@@ -23,6 +23,7 @@ from tirgemm.status import EndedStatus, JobStatus
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.access.quotas import Asker
 
 REPOSITORY = Path(__file__).parents[3]
 KEYS = [DEVICE.key]
@@ -151,6 +152,49 @@ class JobQueueContract(QueueFixtures):
         again, created = queue.submit(JobRequest(GEMM, DEVICE))
         assert created
         assert again.id != job.id
+
+    def test_a_request_that_is_sent_again_is_the_job_that_it_made_whatever_became_of_it(self, queue: JobQueue) -> None:
+        asker = Asker("key", live_jobs=1, trials_a_day=9999, bytes_stored=1000, batch_problems_a_day=2)
+        job, created = queue.submit(JobRequest(GEMM, DEVICE), asker=asker, max_queued=1, job_id="0123456789abcdef")
+        assert (job.id, created) == ("0123456789abcdef", True)
+        # By then more is recorded, on top of which it asks for as much again.
+        later = JobRequest(GEMM, DEVICE, trials=1000)
+        again = queue.submit(later, asker=asker, max_queued=1, job_id=job.id)
+        assert again == (job, False), "it takes no room, and nothing of a quota"
+        queue.cancel(job.id)
+        ended, created = queue.submit(later, asker=asker, job_id=job.id)
+        assert (ended.id, ended.status, created) == (job.id, "cancelled", False)
+        assert len(queue.jobs()) == 1
+
+    def test_a_request_that_is_sent_twice_at_once_makes_one_job(self, queue: JobQueue) -> None:
+        made: list[tuple[str, bool]] = []
+        together = threading.Barrier(8)
+
+        def ask(trials: int) -> None:
+            together.wait(PATIENCE_S)
+            job, created = queue.submit(JobRequest(GEMM, DEVICE, trials=trials), job_id="0123456789abcdef")
+            made.append((job.id, created))
+
+        threads = [threading.Thread(target=ask, args=(2**number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert sorted(made) == [("0123456789abcdef", False)] * 7 + [("0123456789abcdef", True)]
+        assert len(queue.jobs()) == 1
+
+    def test_a_kernel_that_was_deleted_since_it_was_seen_is_none(self, database: Database, queue: JobQueue) -> None:
+        store = SqlStore(database)
+        gone = store.put_kernel(kernel()).id
+        assert store.delete_kernel(gone)
+        job, created = queue.submit(JobRequest(GEMM, DEVICE), fallback_id=gone)
+        assert (created, job.fallback_id) == (True, None)
+        self.claimed(queue)
+        queue.set_fallback(job.id, gone)
+        assert queue.finish(job.id, "w1", "done", kernel_id=gone)
+        ended = queue.job(job.id)
+        assert ended is not None
+        assert (ended.status, ended.fallback_id, ended.kernel_id) == ("done", None, None)
 
     def test_threads_that_submit_the_same_request_make_one_job(self, queue: JobQueue) -> None:
         made: list[tuple[Job, bool]] = []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
-from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, kernel
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, await_locked, kernel
+from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest
 from tirgemm.timings import ConfigOrigin, SearchSummary, Timing, Timings
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
@@ -100,6 +102,17 @@ def test_the_pinned_the_locked_and_what_a_live_job_names_stay(database: Database
     assert left(database) == {pinned, locked, used, newest}
     queue.cancel(job.id)
     assert prune(database, older_than_s=DAY, keep_best=0).kernels == (locked, used)
+
+
+def test_a_kernel_that_is_deleted_while_it_is_pinned_is_none(database: Database) -> None:
+    gone, other = put(database, 1), put(database, 2)
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as connection:
+            connection.execute(delete(KernelRow).where(KernelRow.id == gone))
+            pinned = pool.submit(set_pinned, database, gone, pinned=True)
+            await_locked(database, connection, 1)
+        assert pinned.result(PATIENCE_S) is None
+    assert left(database) == {other}
 
 
 def test_a_locked_blob_that_no_kernel_names_is_not_collected(database: Database) -> None:

@@ -17,7 +17,7 @@ from tirgemm.artifact import Trust
 from tirgemm.client import Client
 from tirgemm.gemm import Gemm
 from tirgemm.service.http import events
-from tirgemm.service.http.batch_requests import repeatable_id
+from tirgemm.service.http.routes.parameters import repeatable_id
 from tirgemm.tuning_db import JobRequest
 
 TRUSTED = "ed25519:" + "A" * 43 + "="
@@ -201,64 +201,6 @@ def test_the_stream_of_a_batch_beats_for_who_asks(
         assert (kinds[0], kinds.count("alive"), kinds.count("progress")) == ("alive", 4, 1)
         client.cancel_batch(batch["id"])
         assert [kind for _, kind, _ in stream if kind != "alive"] == ["cancelled"]
-
-
-class LosingAnswers(httpx.HTTPTransport):
-    """Sends what it is given, and loses the first answer to each POST once the service has given it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lost: list[str] = []
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = super().handle_request(request)
-        if request.method == "POST" and request.url.path not in self.lost:
-            response.read()
-            self.lost.append(request.url.path)
-            raise httpx.RemoteProtocolError("Server disconnected without sending a response.", request=request)
-        return response
-
-
-def test_a_request_whose_answer_was_lost_does_what_one_does(service: Service) -> None:
-    transport, before = LosingAnswers(), len(service.state.batches.batches())
-    with Client(service.url, trust=TRUSTED, patience=PATIENCE_S, transport=transport) as client:
-        batch = client.submit_batch(["43x67x31", "47x67x31"], device=CPU.key)
-        assert transport.lost == ["/v1/batches"]
-        assert len(service.state.batches.batches()) == before + 1
-        assert client.cancel_batch(batch["id"])["states"] == {"cancelled": 2}, "its jobs are its own"
-        job = batch["items"][0]["job"]
-        assert client.retry(job, "cancelled by mistake")["retries"] == 1
-        assert transport.lost == ["/v1/batches", f"/v1/jobs/{job}/retry"]
-        assert client.submit_batch(["43x67x31", "47x67x31"], device=CPU.key)["id"] != batch["id"]
-
-
-def test_an_idempotency_key_names_one_request_of_one_api_key(service: Service) -> None:
-    def send(key: str, **body: Any) -> httpx.Response:
-        return service.http.post("/v1/batches", json=body, headers={"Idempotency-Key": key})
-
-    kernel_record(service.store, JobRequest(Gemm.parse("37x67x31"), CPU), search={"effort": "standard"})
-    first = send("a", gemms=["37x67x31", "41x67x31"])
-    again = send("a", gemms=["37x67x31", "41x67x31"])
-    assert (first.status_code, again.status_code) == (202, 202)
-    assert again.json() == first.json()
-    assert again.headers["location"] == first.headers["location"]
-    others = [send("b", gemms=["37x67x31", "41x67x31"]), send("a", gemms=["41x67x31"])]
-    assert len({first.json()["id"], *(other.json()["id"] for other in others)}) == 3
-    service.queue.remove_worker("elsewhere:1:0")
-    try:
-        service.http.delete(first.headers["location"])
-        cancelled = send("a", gemms=["37x67x31", "41x67x31"])
-        assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled"), (
-            "what it was asked for is over"
-        )
-    finally:
-        service.queue.register_worker("elsewhere:1:0", [CPU])
-    for key in ("", "a b", "k" * 129, "é"):
-        refused = service.http.post(
-            "/v1/batches", json={"gemms": [ODD]}, headers={"Idempotency-Key": key.encode("latin-1")}
-        )
-        assert refused.status_code == 422, key
-        assert "it must be 1 to 128 visible ASCII characters" in refused.json()["detail"]
 
 
 def test_a_batch_that_is_done_is_neither_followed_for_long_nor_cancelled(service: Service, client: Client) -> None:

@@ -1,0 +1,91 @@
+"""The events of a job as the client follows them: streams that break, that end too soon, that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.helpers.artifact_samples import SIGNER
+from tests.helpers.fake_service import EVENTS, JOB, FakeService, sse
+from tests.waiting import PATIENCE_S
+from tirgemm import Client
+from tirgemm._client import http as http_layer
+from tirgemm._client import watch
+from tirgemm.errors import ServiceUnreachable
+
+STREAM = f"/v1/jobs/{JOB}/events"
+
+
+@pytest.fixture
+def fake() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def client(fake: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """One whose pauses are a millisecond."""
+    for module in (http_layer, watch):
+        monkeypatch.setattr(module, "backoff", lambda _attempt: 0.001)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.001)
+    with Client(
+        "http://service.test", trust=SIGNER.public, cache_dir=tmp_path, patience=PATIENCE_S, transport=fake
+    ) as actual:
+        yield actual
+
+
+def test_a_stream_that_breaks_is_resumed_where_it_broke(client: Client, fake: FakeService) -> None:
+    lost = httpx.ReadError("connection reset")
+    fake.streams = [[*EVENTS[:2], lost], [EVENTS[1], EVENTS[2]], [lost], [*EVENTS[3:]]]
+    fake.broken[STREAM] = []
+    events = list(client.events(JOB))
+    assert [event.id for event in events] == [1, 2, 3, 4, 5], "each event comes once, whatever is sent again"
+    assert [r.headers.get("last-event-id") for r in fake.sent("GET", STREAM)] == [None, "2", "3", "3"]
+
+
+def test_streams_that_end_at_once_are_followed_while_they_bring_news_and_then_given_up(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "STEADY_SECONDS", PATIENCE_S)
+    monkeypatch.setattr(client._session, "patience", 0.0)
+    fake.streams = [[sse(number, "phase", phase="measuring", detail=str(number))] for number in range(1, 50)]
+    followed = client.events(JOB)
+    assert [next(followed).id for _ in range(1, 50)] == list(range(1, 50))
+    monkeypatch.setattr(client._session, "patience", 0.05)
+    with pytest.raises(ServiceUnreachable, match=f"stream of job {JOB} before the job did.* put up with for 0.05 s"):
+        next(followed)
+
+
+def test_streams_that_stay_open_are_followed_though_nothing_happens(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(client._session, "patience", 0.0)
+    fake.streams = [*[[b": keep-alive\n\n"] for _ in range(50)], list(EVENTS)]
+    assert [event.kind for event in client.events(JOB)][-1] == "done"
+
+
+def test_an_end_is_told_whatever_its_id(client: Client, fake: FakeService) -> None:
+    """That of a job that ended under an older service has the id of the event before it."""
+    fake.streams = [[*EVENTS[:-1], sse(4, "done", kernel="70ed")]]
+    assert [event.kind for event in client.events(JOB)][-2:] == ["selected", "done"]
+    fake.streams = [[sse(4, "done", kernel="70ed")]]
+    assert [event.kind for event in client.events(JOB, after=4)] == ["done"]
+
+
+def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
+    fake.stream_status = 404
+    seen = []
+    for event in client.events(JOB):
+        seen.append(event.kind)
+        if len(seen) == 3:
+            fake.status = "done"
+    assert seen == ["job", "job", "job", "job", "done"]
+
+
+def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Client, fake: FakeService) -> None:
+    fake.streams = [[*EVENTS[:3]], []]
+    fake.status = "done"
+    assert client.kernel("33x17x19:f32:nt").manifest.role == "tuned"
