@@ -39,7 +39,7 @@ from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.comparable_times import fastest, known_candidates
 from tirgemm.tuning.search.neighbourhood import adapted
-from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -217,7 +217,7 @@ class Bench:
 
     def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
         seed, families, control = self.options.seed, self.options.families, Control(self.options.on_event)
-        return lambda bench, budget: tuning_of(
+        return lambda bench, budget: tuning_class(gemm)(
             gemm, bench, work.regime, budget, seed=seed, families=families, control=control
         )
 
