@@ -117,7 +117,8 @@ class HostBackend:
         if cached is not None:
             self._cases.move_to_end(problem)
             return cached
-        self._trim()
+        while self._cases and sum(kept.nbytes for kept in self._cases.values()) > self._kept_bytes:
+            self._cases.popitem(last=False)
         case = HostCase(problem, {})
         rng = np.random.Generator(np.random.SFC64([problem.seed, 0 if problem.test == "exact" else 1, problem.m]))
         for name in (*problem.gemm.inputs, "d"):
@@ -133,10 +134,6 @@ class HostBackend:
         """Give the memory of all kept cases back."""
         self._cases.clear()
         gc.collect()
-
-    def _trim(self) -> None:
-        while self._cases and sum(case.nbytes for case in self._cases.values()) > self._kept_bytes:
-            self._cases.popitem(last=False)
 
     def run(self, case: HostCase, function: Callable[..., object]) -> None:
         case.operands["d"].poison()
