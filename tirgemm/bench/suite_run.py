@@ -33,6 +33,7 @@ from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest, TirgemmError, Unsupported
 from tirgemm.events import EventHandler
 from tirgemm.families import family_named
+from tirgemm.families.base import accepted
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.measure.race import RaceResult
@@ -212,7 +213,7 @@ class Bench:
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)
             best = [adapted(config, space) for config in offered if config.family == family.name]
-            configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
+            configs += [config for config in best if accepted(family.rules, gemm, config, self.workbench.device)]
         return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists], fresh=fresh)
 
     def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
