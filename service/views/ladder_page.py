@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tirgemm.bench.ladder_report import RungFigures
-from tirgemm.families.simt.space import ladder_space
+from tirgemm.bench.ladder_report import RungFigures, knobs_of
 from tirgemm.gemm import Gemm
 from tirgemm.service.pages import render
 from tirgemm.service.views.ladder_terminal import LOADS_LEGEND, figures, knobs, loads
@@ -66,7 +65,7 @@ def page(groups: Sequence[tuple[MeasuredLadders, str]]) -> str:
         title="The simt ladder",
         groups=[(place, [_ladder(*ladder) for ladder in ladders]) for ladders, place in groups],
         loads_legend=LOADS_LEGEND,
-        knobs=next((ladder_space(gemm).knobs for ladders, _ in groups for gemm, _, _ in ladders), ()),
+        knobs=next((knobs_of(gemm) for ladders, _ in groups for gemm, _, _ in ladders), ()),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tirgemm.bench.results import Row
-from tirgemm.config import Config
+from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families.base import accepted
@@ -18,7 +18,7 @@ from tirgemm.families.simt import ladder
 from tirgemm.families.simt.ladder import Rung
 from tirgemm.families.simt.loads import Loads, loads_per_fma
 from tirgemm.families.simt.rules import RULES
-from tirgemm.families.simt.space import space
+from tirgemm.families.simt.space import ladder_space, space
 from tirgemm.families.simt.tiling import tiling
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate
@@ -130,6 +130,11 @@ def tuned(gemm: Gemm, device: Device, regime: Regime, candidates: Sequence[Candi
         return LadderStep(ladder.TUNED, None, None, {}, "nothing faster than the default is recorded")
     knobs = {knob: (default[knob], value) for knob, value in valid[0].knobs if default[knob] != value}
     return LadderStep(ladder.TUNED, valid[0], loads_per_fma(tiling(gemm, valid[0])), knobs)
+
+
+def knobs_of(gemm: Gemm) -> tuple[Knob, ...]:
+    """The knobs of the rungs of a problem's ladder, with what each sets."""
+    return ladder_space(gemm).knobs
 
 
 def described(gemm: Gemm, device: Device, regime: Regime = "sustained") -> list[RungFigures]:

@@ -37,7 +37,6 @@ from tirgemm.families.base import accepted
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.measure.race import RaceResult
-from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.comparable_times import fastest, known_candidates
 from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.set_tuning import tuning_class
@@ -304,7 +303,9 @@ class Bench:
                 if variant != "default" and field.default.name not in failed:
                     defaults = [report.samples[field.default.name].samples_us for report in reports]
                     races = [taken.beside("default", us) for taken, us in zip(races, defaults, strict=True)]
-                row = self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions)
+                kernel = entrant.measured(shape.gemm, field.errors[entrant.config], self._trust)
+                about = results.race_conditions(races) | conditions
+                row = results.measured_row(shape.gemm, entrant.config, variant, races, kernel, about)
                 rows.append(row if answer is None or answer.seconds is None else row | {"seconds": answer.seconds})
         return rows
 
@@ -373,19 +374,6 @@ class Bench:
         running = [entrant for entrant in entrants if entrant.name in result.samples]
         best = min(running, key=lambda entrant: result.samples[entrant.name].median_us, default=field.default)
         return best, result
-
-    def _row(
-        self,
-        shape: _Shape,
-        variant: str,
-        entrant: Entrant,
-        races: Sequence[SampleSet],
-        error: float,
-        about: dict[str, Any],
-    ) -> Row:
-        kernel = entrant.measured(shape.gemm, error, self._trust)
-        conditions = results.race_conditions(races) | about
-        return results.measured_row(shape.gemm, entrant.config, variant, races, kernel, conditions)
 
     @property
     def _trust(self) -> Trust:
