@@ -148,12 +148,12 @@ def sgemm_stores() -> tuple[Pattern, Pattern]:
     return a.named("transposed store of A"), b.named("float4 store of B")
 
 
-def sgemm_counts(kernel: SgemmKernel, arch: str = "sm_86", size: int = SIZE) -> SgemmCounts:
-    """What the whole kernel counts at m = n = k = ``size``, a multiple of the tile."""
-    tiles, times = sgemm_tiles(kernel), (size // BLOCK_M) * (size // BLOCK_N) * (size // BLOCK_K)
+def sgemm_counts(kernel: SgemmKernel) -> SgemmCounts:
+    """What the whole kernel counts at m = n = k = ``SIZE``, a multiple of the tile."""
+    tiles, times = sgemm_tiles(kernel), (SIZE // BLOCK_M) * (SIZE // BLOCK_N) * (SIZE // BLOCK_K)
     counts = []
     for accesses in (sgemm_loads(kernel), sgemm_stores()):
-        reports = [prove(tile, pattern, arch).report for tile, pattern in zip(tiles, accesses, strict=True)]
+        reports = [prove(tile, pattern, "sm_86").report for tile, pattern in zip(tiles, accesses, strict=True)]
         counts += [
             times * sum(report.requests for report in reports),
             times * sum(report.total_wavefronts for report in reports),

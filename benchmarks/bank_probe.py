@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -236,9 +235,8 @@ def main() -> int:
         metrics = sorted({p for m in chosen(ncu.available(device.arch)).values() for p in m.split("+")})
         command = [sys.executable, "-m", "benchmarks.bank_probe", "--launch", "--out", str(options.out)]
         command += ["--device", options.device] if options.device else []
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         log = options.out.with_suffix(".ncu.csv")
-        _, launches = ncu.profile(command, metrics, log, options.seconds, dict(os.environ) | {"PYTHONPATH": path})
+        _, launches = ncu.profile(command, metrics, log, options.seconds)
     document, lines = documented(wanted, launches, MODELS[device.arch], environment(device, ROOT, options.commit))
     options.out.write_text(dump(document))
     print("\n".join(lines))

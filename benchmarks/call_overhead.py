@@ -16,7 +16,6 @@ it (``prepack=True``), and ``torch.layer`` is PyTorch's product. There the weigh
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable
@@ -24,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from timeit import Timer
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tirgemm.torch as tirgemm_torch
 from tirgemm.artifact import Kernel, Signer, Trust, load
@@ -36,6 +37,7 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import SetMember, Workbench
+from verification import command
 
 GEMMS = {"cuda": "16x64x128:f16:nt", "cpu": "1x16x16:f32:nt"}
 FAMILIES = {"cuda": "simt", "cpu": "x86"}
@@ -60,11 +62,7 @@ LAYER_BLOCK = 2
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--commit", help="the program's commit, where this copy of it has no history")
-    options = parser.parse_args()
+    options = command.parser(__doc__, "--out", "--device", "--commit").parse_args()
     import torch
 
     device, signer = detect_device(options.device), Signer.generate()

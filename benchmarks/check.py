@@ -29,7 +29,7 @@ from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
 from benchmarks.service_speed import document as service_speed
 from benchmarks.suite_tables import RANKED_BY
-from benchmarks.tables import differing
+from benchmarks.tables import differing, differs
 from benchmarks.timeline import document as timelines
 from tirgemm import Config, Gemm, TirgemmError
 from tirgemm.bench.held_out import held_out
@@ -95,7 +95,8 @@ def faults(
             return _records(path)
         document = load(path)
         if document.get("format") == evidence.FORMAT:
-            return [*_evidence_head(path, document), *evidence.faults(document), *_evidence(document, history, every)]
+            head = _head(path, document, "family", "kind", ".json.gz")
+            return [*head, *evidence.faults(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
         for kind in (models, service_speed, many_devices, proof_tables, mma_ceiling):
@@ -115,7 +116,7 @@ def faults(
             return [f"its format is {document['format']}, not {FORMAT}: its rows do not name their commits"]
         suite = held_out(document["suite"]) or Suite.read(suites / f"{document['suite']}.json")
         return [
-            *_head(path, document),
+            *_head(path, document, "suite", "regime", ".json", ".json.gz"),
             *_complete(document, suite),
             *_rows(document),
             *_streams(document),
@@ -159,17 +160,11 @@ def _evidence(document: dict[str, Any], history: History, every: bool) -> Iterat
         yield f"{row['key']} is evidence of another kernel: {reason}"
 
 
-def _head(path: Path, document: dict[str, Any]) -> Iterator[str]:
-    name = f"{document['suite']}.{document['regime']}.json"
-    if path.name not in (name, f"{name}.gz"):
-        yield f"its suite and regime make the name {name}"
-    yield from _environment(document)
-
-
-def _evidence_head(path: Path, document: dict[str, Any]) -> Iterator[str]:
-    name = f"{document['family']}.{document['kind']}.json.gz"
-    if path.name != name:
-        yield f"its family and kind make the name {name}"
+def _head(path: Path, document: dict[str, Any], first: str, second: str, *endings: str) -> Iterator[str]:
+    """What is wrong with the environment, and with a name that two fields of the head make, with one of ``endings``."""
+    name = f"{document[first]}.{document[second]}"
+    if path.name not in [name + ending for ending in endings]:
+        yield f"its {first} and {second} make the name {name}{endings[0]}"
     yield from _environment(document)
 
 
@@ -229,11 +224,11 @@ def _streams(document: dict[str, Any]) -> Iterator[str]:
     streams = document.get("streams", [])
     for number, stream in enumerate(streams):
         median = statistics.median(stream["samples_us"])
-        yield from _differs(f"median_us of stream {number}", stream["median_us"], median)
-        yield from _differs(f"read_gbps of stream {number}", stream["read_gbps"], stream["bytes"] / median / 1e3)
+        yield from differs(f"median_us of stream {number}", stream["median_us"], median)
+        yield from differs(f"read_gbps of stream {number}", stream["read_gbps"], stream["bytes"] / median / 1e3)
         if "write_us" in stream:
             wanted = stream["bytes"] / statistics.median(stream["write_us"]) / 1e3
-            yield from _differs(f"write_gbps of stream {number}", stream["write_gbps"], wanted)
+            yield from differs(f"write_gbps of stream {number}", stream["write_gbps"], wanted)
     known = {stream["read_gbps"] for stream in streams}
     for row in document["rows"]:
         read = row.get("conditions", {}).get("read_gbps")
@@ -326,12 +321,12 @@ def _measured(row: dict[str, Any]) -> Iterator[str]:
         yield "it is measured and has no samples above 0"
         return
     median = statistics.median(row["samples_us"])
-    yield from _differs("median_us", row["median_us"], median)
-    yield from _differs("tflops", row["tflops"], Gemm.parse(row["gemm"]).flops / median / 1e6)
+    yield from differs("median_us", row["median_us"], median)
+    yield from differs("tflops", row["tflops"], Gemm.parse(row["gemm"]).flops / median / 1e6)
     for name, baseline in row["baselines"].items():
         other = statistics.median(baseline["samples_us"])
-        yield from _differs(f"median_us of {name}", baseline["median_us"], other)
-        yield from _differs(f"ratio to {name}", baseline["ratio"], other / median)
+        yield from differs(f"median_us of {name}", baseline["median_us"], other)
+        yield from differs(f"ratio to {name}", baseline["ratio"], other / median)
     if len(row["races"]) < LEAST_RACES:
         yield f"it was raced {len(row['races'])} times; at least {LEAST_RACES} are published"
     if _races(row) != row["races"]:
@@ -377,14 +372,9 @@ def _summary(document: dict[str, Any]) -> Iterator[str]:
     for key in sorted(set(given) & set(ratios)):
         measured, entry = ratios[key], given[key]
         what = f"of {key[0]} against {key[1]}"
-        yield from _differs(f"geomean {what}", entry["geomean"], math.prod(measured) ** (1 / len(measured)))
-        yield from _differs(f"min {what}", entry["min"], min(measured))
-        yield from _differs(f"count {what}", entry["count"], len(measured))
-
-
-def _differs(what: str, given: object, computed: float) -> Iterator[str]:
-    if not isinstance(given, (int, float)) or not math.isclose(given, computed, rel_tol=1e-9):
-        yield f"{what} is {given}; the samples give {computed}"
+        yield from differs(f"geomean {what}", entry["geomean"], math.prod(measured) ** (1 / len(measured)))
+        yield from differs(f"min {what}", entry["min"], min(measured))
+        yield from differs(f"count {what}", entry["count"], len(measured))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

@@ -23,7 +23,6 @@ _SHOWN: Mapping[str, tuple[str, ...]] = {
 def kernels(results: Path, suites: Path) -> str:
     """Every kernel: wavefronts, conflicts and sectors, predicted and counted, and how many of its counters are
     right."""
-    del suites
     parts = []
     for document in map(load, sorted(results.glob("*/counters.json"))):
         of: dict[str, dict[str, Row]] = {}
@@ -38,7 +37,6 @@ def kernels(results: Path, suites: Path) -> str:
 def agreement(results: Path, suites: Path) -> str:
     """By counter: over how many kernels it was predicted, how many predictions are right, and the largest
     difference."""
-    del suites
     lines = []
     for path in sorted([*results.glob("*/counters.json"), *results.glob("*/banks.counters.json.gz")]):
         document = load(path)

@@ -160,7 +160,7 @@ def count(
             log = logs.with_name(f"{logs.name}.{turn}.csv")
             turn += 1
             try:
-                output, launches = ncu.profile(command, metrics, log, min(left, GROUP_SECONDS), _environment())
+                output, launches = ncu.profile(command, metrics, log, min(left, GROUP_SECONDS))
                 ended = [line.removeprefix(END).strip() for line in output.splitlines() if line.startswith(END)]
                 done = [kernel for kernel in now if kernel.case.name in ended]
                 attribute(done, launches, log.name)
@@ -205,11 +205,6 @@ def _packed(kernel: CountedKernel, device: Device, signer: Signer, folder: Path)
         target = device.with_(uuid="", index=0, environment=())
         file.write_bytes(pack(binary.contents(kernel.case.gemm, kernel.case.config(device), target), signer))
     return file
-
-
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    return dict(os.environ) | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _options() -> argparse.Namespace:

@@ -22,7 +22,6 @@ _CPU_FAMILY = "x86"
 def evidence(folder: Path, suites: Path) -> str:
     """Every evidence file of a device: what was done to which family, and what came of it; then which files there are
     not."""
-    del suites
     lines = []
     files = _files(folder)
     for name, document in files.items():
@@ -40,7 +39,6 @@ def evidence(folder: Path, suites: Path) -> str:
 def mutants(folder: Path, suites: Path) -> str:
     """What caught the mutants of every family, by what was removed or weakened, and of those not caught how many no
     tool looked at and what the emulator says, which ran without the device."""
-    del suites
     parts = []
     for document in _files(folder).values():
         if document["kind"] not in ("mutants", "emulated"):

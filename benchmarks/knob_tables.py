@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.tables import table
 from tirgemm.config import Config, Value
 from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.tuning.records import Candidate
@@ -56,7 +57,7 @@ def tables(candidates: Sequence[Candidate]) -> str:
         shapes = list(times_of(candidates, regime))
         if shapes:
             configs = sum(len(times) for _, times in shapes)
-            parts.append("\n".join([f"{regime}; {len(shapes)} shapes, {configs} configs", "", *_table(shapes)]))
+            parts.append(f"{regime}; {len(shapes)} shapes, {configs} configs\n\n{_table(shapes)}")
     return "\n\n".join(parts)
 
 
@@ -78,15 +79,14 @@ def knob_worth(folder: Path, suites: Path) -> str:
     for candidate in _shipped(folder.name):
         families.setdefault(candidate.config.family, []).append(candidate)
     lines = [
-        _line(["family", "knob", "value: its worth on the shape that needs it most", "never in the fastest"]),
-        _line(["---"] * 4),
+        line
+        for family, candidates in sorted(families.items())
+        for line in worth(family, [times for regime in REGIMES for _, times in times_of(candidates, regime)])
     ]
-    for family, candidates in sorted(families.items()):
-        lines += worth(family, [times for regime in REGIMES for _, times in times_of(candidates, regime)])
-    return "\n".join(lines)
+    return table(["family", "knob", "value: its worth on the shape that needs it most", "never in the fastest"], lines)
 
 
-def worth(family: str, shapes: Sequence[Times]) -> Iterable[str]:
+def worth(family: str, shapes: Sequence[Times]) -> Iterable[list[str]]:
     """A row for each knob: how much slower the worst shape whose fastest config has a value is without that value.
 
     A value that every measured config of a shape has says nothing there; where that is so of every shape it is "all".
@@ -100,40 +100,42 @@ def worth(family: str, shapes: Sequence[Times]) -> Iterable[str]:
         for config in times:
             for name, value in config.knobs:
                 tried.setdefault(name, {})[value] = None
-        for name, value in best.knobs:
-            needed, idle = _NEEDS.get(name, ("", None))
-            if needed and best[needed] == idle:
-                continue
-            without = [us for config, us in times.items() if dict(config.knobs).get(name) != value]
-            loss = min(without) / times[best] - 1 if without else None
+        for (name, value), loss in _losses(times, best):
             known = most.setdefault((name, value), loss)
             if loss is not None:
                 most[name, value] = max(loss, known or 0.0)
     for name, values in tried.items():
         ordered = sorted(values, key=_order)
         worths = [f"{v}: {'all' if (w := most[name, v]) is None else f'{w:.1%}'}" for v in ordered if (name, v) in most]
-        yield _line([family, name, ", ".join(worths), ", ".join(str(v) for v in ordered if (name, v) not in most)])
+        yield [family, name, ", ".join(worths), ", ".join(str(v) for v in ordered if (name, v) not in most)]
 
 
-def _table(shapes: Sequence[tuple[Gemm, Times]]) -> list[str]:
+def _table(shapes: Sequence[tuple[Gemm, Times]]) -> str:
     wins: dict[tuple[str, Value], list[tuple[int, float]]] = {}
     names: dict[str, None] = {}
     for gemm, times in shapes:
         best = min(times, key=lambda config: times[config])
         names |= dict.fromkeys(name for name, _ in best.knobs)
-        for name, choice in best.knobs:
-            needed, idle = _NEEDS.get(name, ("", None))
-            if needed and best[needed] == idle:
-                continue
-            others = [us for config, us in times.items() if dict(config.knobs).get(name) != choice]
-            if others:
-                wins.setdefault((name, choice), []).append((_class(gemm), min(others) / times[best] - 1))
+        for knob, loss in _losses(times, best):
+            if loss is not None:
+                wins.setdefault(knob, []).append((_class(gemm), loss))
     head = ["knob", "choice", *(label for _, label in CLASSES), "without it, mean", "most"]
-    lines = [_line(head), _line(["---", "---", *["---:"] * (len(CLASSES) + 2)])]
-    for name in names:
-        for choice in sorted((c for n, c in wins if n == name), key=_order):
-            lines.append(_line([name, str(choice), *_cells(wins[name, choice])]))
-    return lines
+    lines = [
+        [name, str(choice), *_cells(wins[name, choice])]
+        for name in names
+        for choice in sorted((c for n, c in wins if n == name), key=_order)
+    ]
+    return table(head, lines, 2)
+
+
+def _losses(times: Times, best: Config) -> Iterable[tuple[tuple[str, Value], float | None]]:
+    """Each knob of the fastest config that means something, with its value, and how much slower the fastest with
+    another value is, if there is one."""
+    for name, value in best.knobs:
+        needed, idle = _NEEDS.get(name, ("", None))
+        if not needed or best[needed] != idle:
+            without = [us for config, us in times.items() if dict(config.knobs).get(name) != value]
+            yield (name, value), min(without) / times[best] - 1 if without else None
 
 
 def _cells(ranked: Sequence[tuple[int, float]]) -> list[str]:
@@ -148,10 +150,6 @@ def _class(gemm: Gemm) -> int:
 
 def _order(choice: Value) -> tuple[int, str]:
     return (choice, "") if isinstance(choice, int) else (0, str(choice))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

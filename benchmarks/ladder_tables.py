@@ -23,7 +23,6 @@ _CODE = {"equal": "equal", "reordered": "the parent's instructions in another or
 
 def loads(results: Path, suites: Path) -> str:
     """What each rung loads for an FMA, as written, and what its fragments' loads take of the banks."""
-    del results, suites
     lines = []
     for entry in described(SHAPE, named_device("sm_90a")):
         counts, config, parent = entry.step.loads, entry.step.config, entry.step.rung.parent

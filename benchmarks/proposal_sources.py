@@ -28,7 +28,6 @@ from tirgemm.bench.results import environment
 from tirgemm.config import Config, Space
 from tirgemm.detect import device as detect
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig
 from tirgemm.families import Family, family_named
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel
@@ -150,7 +149,7 @@ def times_of(candidates: Sequence[Candidate], family: Family, device: Device) ->
     """Comparable microseconds of the candidates of one problem whose configs today's space has."""
     space = family.space(candidates[0].gemm, device)
     times = comparable_times(candidates).items()
-    return {config: us for config, us in times if us is not None and has_config(space, config)}
+    return {config: us for config, us in times if us is not None and space.has(config)}
 
 
 def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: Device) -> RecordedSpace:
@@ -162,14 +161,6 @@ def pool_of(gemm: Gemm, times: Mapping[Config, float], family: Family, device: D
     for config, us in times.items():
         pool.rows[pool.number(config)] = RecordedPoint(Status.MEASURED, us, predicted[config])
     return pool
-
-
-def has_config(space: Space, config: Config) -> bool:
-    try:
-        space.check(config)
-    except InvalidConfig:
-        return False
-    return True
 
 
 def searched(case: SearchedSpace, source: str, seed: int) -> list[float]:

@@ -95,8 +95,7 @@ def of_suite(document: Document, suites: Path) -> str:
     for variant in sorted({row["variant"] for row in rows}):
         for group, gemms in {"**all**": [row["gemm"] for row in rows], **groups}.items():
             of = [row for row in rows if row["variant"] == variant and row["gemm"] in gemms]
-            means = [geomean([row["baselines"].get(n, {}).get("ratio") for row in of]) for n in names]
-            lines.append([f"{group}, geometric mean (least)", variant, *[""] * 5, *means])
+            lines.append([f"{group}, geometric mean (least)", variant, *[""] * 5, *_means_beside(of, names)])
     head = ["gemm", "variant", "config", "us", "between races", "TFLOP/s", "error / bound", *(f"× {n}" for n in names)]
     return f"{document['suite']}: {place(document)}\n\n{table(head, lines, 3)}"
 
@@ -150,7 +149,7 @@ def shapes(folder: Path, suites: Path) -> str:
 def held_out(folder: Path, suites: Path) -> str:
     """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart, and
     without the problems whose m, n and k are shipped; each suite, and all judge suites together."""
-    parts, recorded = [], _shipped_sides()
+    parts, recorded = [], {sides_of(gemm) for file in ShippedRecords().files() for gemm in file.gemms}
     for regime in REGIMES:
         names = (*(f"judge-{seed}" for seed in JUDGE_SEEDS), GRID_NAME)
         files = [(name, one) for name in names for one in documents(folder.parent, f"{name}.{regime}", folder.name)]
@@ -179,9 +178,8 @@ def _by_alignment(rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
 
 def _beside_baselines(rows: Sequence[Row]) -> list[str]:
     """Mean and least ratio to the first two baselines, then in how many rows each is ahead."""
-    columns = [[row["baselines"].get(name, {}).get("ratio") for row in rows] for name in BASELINES[:2]]
-    behind = [str(sum(ratio is not None and ratio < 1 for ratio in column)) for column in columns]
-    return [*map(geomean, columns), *behind]
+    beside = [[row["baselines"][name] for row in rows if name in row["baselines"]] for name in BASELINES[:2]]
+    return [*_means_beside(rows, BASELINES[:2]), *(str(sum(b["ratio"] < 1 for b in of_one)) for of_one in beside)]
 
 
 def _without_siblings(rows: Sequence[Row], recorded: set[Sides]) -> list[str]:
@@ -189,11 +187,6 @@ def _without_siblings(rows: Sequence[Row], recorded: set[Sides]) -> list[str]:
     known = set(siblings((Gemm.parse(row["gemm"]) for row in rows), recorded))
     others = [row for row in rows if Gemm.parse(row["gemm"]) not in known]
     return [str(len(others)), *_means_beside(others, BASELINES[:2])]
-
-
-def _shipped_sides() -> set[Sides]:
-    """m, n and k of every problem of the shipped records, of whatever device."""
-    return {sides_of(gemm) for file in ShippedRecords().files() for gemm in file.gemms}
 
 
 def has_aligned_rows(gemm: Gemm) -> bool:
@@ -325,7 +318,7 @@ def calls(document: Document) -> str:
     about, parts = document["environment"], []
     for gemm in dict.fromkeys(row.get("gemm", document["gemm"]) for row in document["rows"]):
         rows = [row for row in document["rows"] if row.get("gemm", document["gemm"]) == gemm]
-        figures = [[row["way"], f"`{row['call']}`", *(f"{row[name]:.2f}" for name in _US)] for row in rows]
+        figures = [[r["way"], f"`{r['call']}`", f"{r['median_us']:.2f}", f"{r['min_us']:.2f}"] for r in rows]
         head = f"one call of `{gemm}` from Python on {about['device']}, torch {about['torch']}"
         parts.append(f"{head}\n\n{table(['way', 'call', 'us, median', 'us, least'], figures, 2)}")
     return "\n\n".join(parts)
@@ -338,7 +331,8 @@ def sets(folder: Path, suites: Path) -> str:
         for document in documents(folder.parent, f"rows.{regime}", folder.name):
             groups: dict[str, list[Row]] = {}
             for row in document["rows"]:
-                groups.setdefault(_sides(row), []).append(row)
+                gemm = Gemm.parse(row["gemm"])
+                groups.setdefault(f"{gemm.n} x {gemm.k}", []).append(row)
             lines = [
                 [name, str(len(rows)), *_means_beside(rows, names), _worst_m(rows, names[0])]
                 for name, rows in [*groups.items(), ("**all**", document["rows"])]
@@ -366,12 +360,6 @@ def invariant(folder: Path, suites: Path) -> str:
     return "\n\n".join(parts) or not_yet("tirgemm bench invariant")
 
 
-def _sides(row: Row) -> str:
-    """A row's n and k."""
-    gemm = Gemm.parse(row["gemm"])
-    return f"{gemm.n} x {gemm.k}"
-
-
 def _free(row: Row) -> str:
     """The problem of a row without ``invariant``."""
     return str(Gemm.parse(row["gemm"]).with_(invariant=False))
@@ -388,7 +376,6 @@ def _worst_m(rows: Sequence[Row], name: str) -> str:
     return str(Gemm.parse(min(ratios, key=ratios.__getitem__)).m_max) if ratios else ""
 
 
-_US = ("median_us", "min_us")
 _NOT_YET = not_yet("tirgemm bench square deepgemm llama skinny odd")
 TABLES: dict[str, Callable[[Path, Path], str]] = {
     each.__name__: each

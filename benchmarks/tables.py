@@ -61,8 +61,13 @@ def repeated(rows: Iterable[Row], name: str) -> Iterator[str]:
 def differing(row: Row, medians: Mapping[str, float]) -> Iterator[str]:
     """A sentence for each figure of a row that is not what its samples give."""
     for name, median in medians.items():
-        if not math.isclose(row[name], median, rel_tol=1e-9):
-            yield f"{name} is {row[name]}; the samples give {median}"
+        yield from differs(name, row[name], median)
+
+
+def differs(what: str, given: object, computed: float) -> Iterator[str]:
+    """A sentence where a figure is not what was computed from samples."""
+    if not isinstance(given, (int, float)) or not math.isclose(given, computed, rel_tol=1e-9):
+        yield f"{what} is {given}; the samples give {computed}"
 
 
 def not_yet(command: str) -> str:

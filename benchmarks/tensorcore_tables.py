@@ -20,7 +20,6 @@ _BASELINES = ("torch.matmul", "cublaslt_best", "triton", "cutlass")
 def steps(results: Path, suites: Path) -> str:
     """Every step of every problem of every device's file: TFLOP/s, what it gains over its parent, shares of
     baselines."""
-    del suites
     parts = []
     for document in documents(results, "tensorcore_steps.*"):
         parts.append(f"{place(document)}:")
@@ -50,7 +49,6 @@ def _steps(gemm: str, rows: dict[str, Row]) -> str:
 
 def ceiling(results: Path, suites: Path) -> str:
     """The most that mma.sync reached out of registers alone, by kind of operands and regime."""
-    del suites
     lines = []
     for path in sorted(results.glob("*/mma_ceiling.json")):
         document = load(path)

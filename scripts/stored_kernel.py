@@ -12,9 +12,9 @@ from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 
 
-def gpu_kernel(store: Store, gemm: str, arch: str = "sm_80") -> KernelRecord:
-    """The default of ``simt`` for the device that ``arch`` stands for, stored as a worker's cross-compiled build is."""
-    problem, device = Gemm.parse(gemm), named_device(arch)
+def gpu_kernel(store: Store, gemm: str) -> KernelRecord:
+    """The default of ``simt`` for sm_80, stored as a worker's cross-compiled build is."""
+    problem, device = Gemm.parse(gemm), named_device("sm_80")
     config = family_named("simt").default(problem, device, "sustained")
     blob = b"an artifact"
     return store.put_kernel(

@@ -115,6 +115,14 @@ class Space:
         """Raise InvalidConfig unless ``config`` is a point of this space."""
         self.indices(config)
 
+    def has(self, config: Config) -> bool:
+        """Whether ``config`` is a point of this space."""
+        try:
+            self.check(config)
+        except InvalidConfig:
+            return False
+        return True
+
     def __iter__(self) -> Iterator[Config]:
         return (self.at(index) for index in range(self.size))
 

@@ -51,7 +51,6 @@ from tirgemm.tuning_db.queue.job_rows import (
     require_room,
     select_jobs,
     unknown_job,
-    upcoming_jobs,
     window_open,
 )
 from tirgemm.tuning_db.times import iso
@@ -228,9 +227,15 @@ class JobQueue(ClockedTables):
     def upcoming(
         self, device_keys: Sequence[str], limit: int, *, bare: bool = False, skip: Collection[str] = ()
     ) -> list[Job]:
-        """The first jobs of these devices that wait, in the order of claims; ``bare``: those without a fallback."""
+        """The first ``limit`` queued jobs of these devices whose window is open, in the order of claims, also those
+        whose fallback is being built; only those without a fallback where they are to be ``bare`` of one, and none of
+        ``skip``."""
+        waiting = [JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), JobRow.id.not_in(list(skip))]
+        waiting += [JobRow.fallback_id.is_(None)] if bare else []
+        wanted = select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit)
         with self.db.read() as connection:
-            return upcoming_jobs(connection, device_keys, self._now(connection), limit, bare=bare, skip=skip)
+            rows_of_jobs = connection.execute(wanted.where(window_open(self._now(connection))))
+            return [job_of(row) for row in rows_of_jobs]
 
     def claim_fallback(
         self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()

@@ -30,7 +30,7 @@ from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.set_members import SetPart
-from tirgemm.tuning.set_tuning import SetTuning, tuning_of
+from tirgemm.tuning.set_tuning import SetTuning, tuning_class
 from tirgemm.tuning.shipped_kernel import offered_configs
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
@@ -103,7 +103,7 @@ class LocalKernels(MakesInBackground):
             store = stack.enter_context(data_folder.open_store(self.data_dir, self.url))
             bench = Workbench(device, store, signer)
             stack.callback(bench.close)
-            tunings = [tuning_of(gemm, bench, self.regime, control=control) for gemm in able]
+            tunings = [tuning_class(gemm)(gemm, bench, self.regime, control=control) for gemm in able]
             parts = {tuning.gemm: _begin(tuning) for tuning in tunings}
             for tuning in tunings:
                 try:

@@ -21,7 +21,8 @@ from tirgemm.tuning.records.json_values import plain_candidate, plain_json
 
 # What is no id of a kernel has no address in a service.
 KERNEL_ID = re.compile("[0-9a-f]{1,32}")
-_DEFAULTS: dict[str, Any] = {
+# What a candidate's members are where its record does not say.
+USUAL_MEMBERS: dict[str, Any] = {
     "message": "",
     "rule": "",
     "error": None,
@@ -33,6 +34,9 @@ _DEFAULTS: dict[str, Any] = {
     "predicted_us": None,
     "sample_sets": [],
 }
+# Of a kernel, under one name in its value, its row and its record: as they are, and as JSON has them.
+PLAIN_MEMBERS = ("regime", "role", "kernel_sha256", "artifact_sha256", "trials")
+DOCUMENT_MEMBERS = ("device", "config", "timings")
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ def candidate_out(candidate: Candidate) -> dict[str, Any]:
         "sample_sets": [samples.to_json() for samples in candidate.sample_sets],
         "error": "inf" if candidate.error == math.inf else candidate.error,
     }
-    values |= {name: getattr(candidate, name) for name in _DEFAULTS if name not in values}
-    return {name: value for name, value in values.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+    values |= {name: getattr(candidate, name) for name in USUAL_MEMBERS if name not in values}
+    return {name: value for name, value in values.items() if name not in USUAL_MEMBERS or value != USUAL_MEMBERS[name]}
 
 
 def kernel_out(kernel: KernelRecord, artifact: bytes, stored_at: str) -> dict[str, Any]:
@@ -71,15 +75,9 @@ def kernel_out(kernel: KernelRecord, artifact: bytes, stored_at: str) -> dict[st
         "kind": "kernel",
         "id": kernel.id,
         "gemm": str(kernel.gemm),
-        "device": kernel.device.to_json(),
-        "regime": kernel.regime,
-        "role": kernel.role,
-        "config": kernel.config.to_json(),
-        "kernel_sha256": kernel.kernel_sha256,
-        "artifact_sha256": kernel.artifact_sha256,
+        **{name: getattr(kernel, name) for name in PLAIN_MEMBERS},
+        **{name: getattr(kernel, name).to_json() for name in DOCUMENT_MEMBERS},
         "certificate": None if kernel.certificate is None else kernel.certificate.to_json(),
-        "timings": kernel.timings.to_json(),
-        "trials": kernel.trials,
         "created_at": kernel.created_at,
         "stored_at": stored_at,
         "artifact": base64.b64encode(artifact).decode(),
@@ -123,7 +121,7 @@ def _candidate_in(record: dict[str, Any]) -> Candidate:
 
 
 def _candidate(record: dict[str, Any], gemm: Gemm) -> Candidate:
-    values: dict[str, Any] = _DEFAULTS | {name: record[name] for name in _DEFAULTS if name in record}
+    values: dict[str, Any] = USUAL_MEMBERS | {name: record[name] for name in USUAL_MEMBERS if name in record}
     for name in ("error", "predicted_us"):
         values[name] = None if values[name] is None else float(values[name])
     values["sample_sets"] = tuple(SampleSet.from_json(samples) for samples in values["sample_sets"])

@@ -30,6 +30,7 @@ from tirgemm.tuning_db.models import (
     KernelRow,
     SampleSetRow,
 )
+from tirgemm.tuning_db.record_values import DOCUMENT_MEMBERS, PLAIN_MEMBERS, USUAL_MEMBERS
 from tirgemm.tuning_db.times import iso
 
 # Well below the fewest variables that a statement of any SQLite may have.
@@ -69,7 +70,12 @@ def gemm_ids(db: Database, connection: Connection, gemms: Collection[Gemm]) -> d
     """
     texts = {gemm: str(gemm) for gemm in sorted(gemms, key=str)}
     numbers = _numbers(connection, texts.values())
-    new = [_gemm_values(gemm, text) for gemm, text in texts.items() if text not in numbers]
+    columns = ("m_min", "m_max", "n", "k", "batch", "dtype", "layout")
+    new = [
+        {"text": text} | {name: getattr(gemm, name) for name in columns}
+        for gemm, text in texts.items()
+        if text not in numbers
+    ]
     if new:
         connection.execute(db.insert(GemmRow).on_conflict_do_nothing(), new)
         numbers |= _numbers(connection, [values["text"] for values in new])
@@ -81,19 +87,6 @@ def _numbers(connection: Connection, texts: Iterable[str]) -> dict[str, int]:
         row.text: row.id
         for part in parts(list(texts))
         for row in connection.execute(select(GemmRow.text, GemmRow.id).where(GemmRow.text.in_(part)))
-    }
-
-
-def _gemm_values(gemm: Gemm, text: str) -> dict[str, Any]:
-    return {
-        "text": text,
-        "m_min": gemm.m_min,
-        "m_max": gemm.m_max,
-        "n": gemm.n,
-        "k": gemm.k,
-        "batch": gemm.batch,
-        "dtype": gemm.dtype,
-        "layout": gemm.layout,
     }
 
 
@@ -120,17 +113,7 @@ def put_certificate(db: Database, connection: Connection, certificate: Certifica
 
 
 # Of a candidate, under one name in its value, its row and its record.
-CANDIDATE_MEMBERS = (
-    "message",
-    "rule",
-    "error",
-    "trace",
-    "source_sha256",
-    "binary_sha256",
-    "kernel_sha256",
-    "attempt",
-    "predicted_us",
-)
+CANDIDATE_MEMBERS = tuple(name for name in USUAL_MEMBERS if name != "sample_sets")
 
 
 def candidate_values(candidate: Candidate) -> dict[str, Any]:
@@ -343,15 +326,9 @@ def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | Non
     return {
         "gemm_id": gemm_number,
         "device_key": kernel.device.key,
-        "regime": kernel.regime,
-        "role": kernel.role,
-        "device": kernel.device.to_json(),
-        "config": kernel.config.to_json(),
-        "kernel_sha256": kernel.kernel_sha256,
-        "artifact_sha256": kernel.artifact_sha256,
+        **{name: getattr(kernel, name) for name in PLAIN_MEMBERS},
+        **{name: getattr(kernel, name).to_json() for name in DOCUMENT_MEMBERS},
         "certificate_digest": certificate,
-        "timings": kernel.timings.to_json(),
-        "trials": kernel.trials,
         # As long as the column is: records of elsewhere may have longer names, and PostgreSQL takes none.
         "other_device": other and other[:255],
     }

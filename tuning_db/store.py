@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from sqlalchemy import Boolean, ColumnElement, Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Boolean, ColumnElement, Connection, bindparam, delete, func, insert, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import KernelPinned, StoreError
@@ -93,8 +93,8 @@ class SqlStore:
     def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
         samples = plain_samples(samples)
         with self._record() as connection:
-            row = connection.execute(select_key(key).with_for_update(of=CandidateRow)).first()
-            number = self._adopt(connection, key) if row is None else row.id
+            mine = select(CandidateRow.id).join(GemmRow).where(*_is_key(key)).with_for_update(of=CandidateRow)
+            number = connection.execute(mine).scalar() or self._adopt(connection, key)
             if number is None:
                 raise StoreError(
                     f"no candidate {key.config_digest} of {key.gemm} is recorded; record it before its samples"
@@ -238,11 +238,6 @@ class SqlStore:
     def _candidates(self, where: tuple[ColumnElement[bool], ...], newest: int | None = None) -> list[Candidate]:
         with self.db.read() as connection:
             return rows.read_candidates(connection, where, newest)
-
-
-def select_key(key: CandidateKey) -> Select[int, str]:
-    """Id and status of one candidate."""
-    return select(CandidateRow.id, CandidateRow.status).join(GemmRow).where(*_is_key(key))
 
 
 def write_candidate(db: Database, connection: Connection, candidate: Candidate, origin: str = "") -> int:

@@ -273,12 +273,9 @@ def _delayed(source: str, *, everywhere: bool) -> str:
     """Random delays at the start of every kernel and, ``everywhere``, before what synchronises."""
     lines = source.splitlines()
     if everywhere:
-        assembly = _helpers(source)
-        for number in _kernel_lines(source):
-            call = _CALL.match(lines[number])
-            body = assembly.get(call[1], call[1]) if call else ""
-            if _SYNCHRONISES.search(body) and not _NO_DELAY.search(body):
-                lines[number] = f"tirgemm_delay({number}u, 0u); {lines[number].strip()}"
+        for site in sites(source):
+            if not _NO_DELAY.search(site.assembly):
+                lines[site.line] = f"tirgemm_delay({site.line}u, 0u); {site.text}"
     for number, line in enumerate(lines):
         if line.startswith('extern "C" __global__') and "{" in line:
             lines[number] = f"{line} tirgemm_delay({number}u, {_LATE}u);"

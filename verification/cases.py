@@ -132,7 +132,7 @@ def random_cases(
                 candidates.append(case)
                 if drawing.is_new(case):
                     break
-        rarest = max(candidates, key=lambda case: _rarity(case, drawing.pairs))
+        rarest = max(candidates, key=lambda case: sum(1 / (1 + 20 * drawing.pairs[pair]) for pair in pairs_of(case)))
         best = candidates[-1] if drawing.is_new(candidates[-1]) else rarest
         cases[best] = None
         drawing.take(best)
@@ -192,18 +192,14 @@ class _Drawing:
                 return gemm, space
 
 
-def _rarity(case: Case, pairs: Counter[tuple[Feature, Feature]]) -> float:
-    return sum(1 / (1 + 20 * pairs[pair]) for pair in pairs_of(case))
-
-
 def pairs_of(case: Case) -> Iterator[tuple[Feature, Feature]]:
     """Every two features that the case has together."""
     return combinations(sorted(case.features, key=repr), 2)
 
 
-def missing_choices(family: Family, device: Device, cases: Iterable[Case], seed: int = 1) -> list[KnobChoice]:
+def missing_choices(family: Family, device: Device, cases: Iterable[Case]) -> list[KnobChoice]:
     """Choices of knobs that the spaces of random problems offer, and rules accept for some, and no case has."""
-    rng = random.Random(seed)
+    rng = random.Random(1)
     had = {choice for case in cases for choice in case.config.knobs}
     wanted: dict[KnobChoice, bool] = {}
     taken = dtypes(family, device)

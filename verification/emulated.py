@@ -20,7 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ from verification.altered import lowered
 from verification.cases import Case
 from verification.emulator import cuda_emulator, operands, wgmma_on_cpu, wmma_on_cpu
 from verification.evidence import EvidenceFile, Row
-from verification.mutants import NOT_CAUGHT, PASSED, UNALTERED, MutantRun, all_jobs, table
+from verification.mutants import NOT_CAUGHT, PASSED, UNALTERED, MutantRun, all_jobs, ended
 from verification.smaller import smaller
 from verification.switched import NUMBER, switched
 
@@ -99,14 +98,7 @@ def main() -> int:
                 evidence.add(job.key, job.row | row)
             evidence.save()
             print(f"{len(evidence.rows)} rows", flush=True)
-    evidence.summary = {"caught_by": dict(Counter(row["status"] for row in evidence.rows.values() if row["mutant"]))}
-    evidence.save()
-    for line in table(list(evidence.rows.values())):
-        print(line)
-    absent = sum(job.key not in evidence.rows for job in jobs)
-    bad = failures(list(evidence.rows.values()))
-    print(f"{options.out}: {evidence.summary['caught_by']}, {absent} not reached; unaltered kernels that fail: {bad}")
-    return int(bool(absent or bad))
+    return ended(evidence, jobs, failures(list(evidence.rows.values())))
 
 
 def failures(rows: list[Row]) -> list[str]:

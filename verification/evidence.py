@@ -91,19 +91,11 @@ def faults(document: dict[str, Any]) -> list[str]:
     keys = Counter(row["key"] for row in rows)
     faults += [f"{count} rows have the key {key}" for key, count in keys.items() if count > 1]
     if document["kind"] == "emulated":
-        faults += [f"{row['key']} does not say on what problem" for row in rows if _lacks_problem(row)]
-        faults += [f"{row['key']} is not altered and {row['status']}" for row in rows if _fails(row)]
+        ran = [row for row in rows if not row["status"].startswith("not emulated: ")]
+        faults += [f"{row['key']} does not say on what problem" for row in ran if "emulated" not in row]
+        wrong = [row for row in ran if not row["mutant"] and row["status"] != "passed"]
+        faults += [f"{row['key']} is not altered and {row['status']}" for row in wrong]
     return faults
-
-
-def _lacks_problem(row: Row) -> bool:
-    """Of a row of an emulator: whether it ran and does not say what."""
-    return "emulated" not in row and not row["status"].startswith("not emulated: ")
-
-
-def _fails(row: Row) -> bool:
-    """Of a row of an emulator: whether it is of a kernel that is wrong as it is."""
-    return not row["mutant"] and row["status"] != "passed" and not row["status"].startswith("not emulated: ")
 
 
 def sources_sha256(family: str, kind: str = "") -> str:

@@ -108,13 +108,20 @@ def main() -> int:
             tools()
             todo = [job for job in todo if job.key not in evidence.rows]
             _tested(bench, todo, evidence, options.parallel, deadline)
-    evidence.summary = {"caught_by": dict(Counter(row["status"] for row in evidence.rows.values() if row["mutant"]))}
+    bad = [row["key"] for row in evidence.rows.values() if not row["mutant"] and row["status"] not in (PASSED, BUILT)]
+    return ended(evidence, jobs, bad)
+
+
+def ended(evidence: EvidenceFile, jobs: list[MutantRun], bad: list[str]) -> int:
+    """Save what caught the mutants, and print it: 1 where ``bad`` has unaltered kernels or a job was not reached."""
+    rows = list(evidence.rows.values())
+    evidence.summary = {"caught_by": dict(Counter(row["status"] for row in rows if row["mutant"]))}
     evidence.save()
-    for line in table(list(evidence.rows.values())):
+    for line in table(rows):
         print(line)
     absent = sum(job.key not in evidence.rows for job in jobs)
-    bad = [row["key"] for row in evidence.rows.values() if not row["mutant"] and row["status"] not in (PASSED, BUILT)]
-    print(f"{options.out}: {evidence.summary['caught_by']}, {absent} not reached; unaltered kernels that fail: {bad}")
+    counts = evidence.summary["caught_by"]
+    print(f"{evidence.path}: {counts}, {absent} not reached; unaltered kernels that fail: {bad}")
     return int(bool(absent or bad))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tirgemm.errors import MeasurementFailed
 from verification.sessions import installed_tool, killed, started
 
+_ROOT = Path(__file__).resolve().parents[2]
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
 _CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
 _QUERY_SECONDS = 90
@@ -53,9 +54,10 @@ def names(text: str) -> frozenset[str]:
 
 
 def profile(
-    command: Sequence[str], metrics: Sequence[str], log: Path, timeout_s: float, environment: dict[str, str]
+    command: Sequence[str], metrics: Sequence[str], log: Path, timeout_s: float
 ) -> tuple[str, list[ProfiledLaunch]]:
-    """What ``command`` prints, and the launches that were profiled before it ended or ``timeout_s`` was over.
+    """What ``command``, a program of this checkout, prints, and the launches that were profiled before it ended or
+    ``timeout_s`` was over.
 
     ncu writes its table when the command ends: over time the command is ended first, and ncu itself only when it does
     not follow. Clocks are left as they are. ``log`` keeps ncu's own output. Raises MissingExtra without ncu,
@@ -78,7 +80,8 @@ def profile(
         ",".join(metrics),
         *command,
     ]
-    process = started(full, environment)
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
+    process = started(full, dict(os.environ) | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

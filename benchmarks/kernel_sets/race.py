@@ -31,7 +31,7 @@ from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.measure.measurer import SLOW_BASELINES
 from tirgemm.tuning.measure.race import race
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.set_tuning import tuned_record, tuning_of
+from tirgemm.tuning.set_tuning import tuned_record, tuning_class
 from tirgemm.tuning.workbench import Workbench
 from tirgemm.tuning_db.data_folder import open_store, signer
 from verification import command
@@ -106,7 +106,7 @@ def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budg
 
 
 def _tuned(bench: Workbench, gemm: Gemm, regime: Regime, budget: Budget) -> bytes:
-    return bench.store.get_blob(tuned_record(tuning_of(gemm, bench, regime, budget)).artifact_sha256)
+    return bench.store.get_blob(tuned_record(tuning_class(gemm)(gemm, bench, regime, budget)).artifact_sha256)
 
 
 def _parser() -> argparse.ArgumentParser:

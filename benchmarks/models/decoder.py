@@ -47,10 +47,10 @@ class Decoder(nn.Module):  # type: ignore[misc]  # types are checked where PyTor
         other: Decoder = copy.deepcopy(self)
         return other._of_dtype(dtype)
 
-    def prompts(self, tokens: int, count: int = 1, seed: int = 1) -> Tensor:
+    def prompts(self, tokens: int, count: int = 1) -> Tensor:
         """Random inputs of so many tokens: ids (count, tokens), or hidden states (count, tokens, hidden)."""
         weight = next(self.parameters())
-        generator = torch.Generator(weight.device).manual_seed(seed)
+        generator = torch.Generator(weight.device).manual_seed(1)
         how: dict[str, Any] = {"device": weight.device, "generator": generator}
         if self.vocabulary:
             return torch.randint(self.vocabulary, (count, tokens), **how)

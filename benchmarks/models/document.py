@@ -74,20 +74,21 @@ def models(document: Document) -> str:
     """The table of a device's file: eager and graph times beside PyTorch's."""
     rows = document["rows"]
     columns = list(dict.fromkeys((row["variant"], row["mode"]) for row in rows))
+    modes = list(dict.fromkeys(mode for _, mode in columns))
     lines: dict[tuple[Any, ...], dict[tuple[str, str], Row]] = {}
     for row in rows:
         lines.setdefault((row["model"], row["dtype"], row["tokens"]), {})[row["variant"], row["mode"]] = row
     body = []
     for (model, dtype, tokens), of in lines.items():
         cells = [model, dtype, str(tokens)]
-        for mode in dict.fromkeys(mode for _, mode in columns):
+        for mode in modes:
             times = [statistics.median(row["pytorch_samples_ms"]) for (_, m), row in of.items() if m == mode]
             cells.append(f"{statistics.median(times):.3f}" if times else "")
         body.append([*cells, *(f"{speedup(of[column]):.3f}" if column in of else "" for column in columns)])
-    total = ["geomean (least)", "", "", *("" for _ in dict.fromkeys(mode for _, mode in columns))]
-    body.append([*total, *(_geomean(rows, column) for column in columns)])
-    modes = [f"PyTorch, {mode}, ms" for mode in dict.fromkeys(mode for _, mode in columns)]
-    head = ["model", "dtype", "tokens", *modes, *(f"{variant}, {mode}" for variant, mode in columns)]
+    total = ["geomean (least)", "", "", *[""] * len(modes)]
+    body.append([*total, *(geomean([speedup(r) for r in rows if (r["variant"], r["mode"]) == c]) for c in columns)])
+    times_of = [f"PyTorch, {mode}, ms" for mode in modes]
+    head = ["model", "dtype", "tokens", *times_of, *(f"{variant}, {mode}" for variant, mode in columns)]
     about = document["environment"]
     which = f"transformers {about['transformers']}, {about.get('kernels', RACED_KERNELS)}"
     slower = [f"{_name(row)} ({speedup(row):.3f})" for row in rows if is_slower(row)]
@@ -98,10 +99,6 @@ def models(document: Document) -> str:
 
 def _name(row: Row) -> str:
     return f"{row['variant']}, {row['mode']}, {row['model']}, {row['tokens']} tokens"
-
-
-def _geomean(rows: Iterable[Row], column: tuple[str, str]) -> str:
-    return geomean([speedup(row) for row in rows if (row["variant"], row["mode"]) == column])
 
 
 TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: models}

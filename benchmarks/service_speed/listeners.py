@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Database.embedded(folder) as database, server(folder, allowed) as service:
             queue, device = JobQueue(database), detect_device("cpu")
             for number in range(options.jobs):
-                submitted(database, f"{number + 1}x511x513:f16:nt", trials=64, seconds=60.0)
+                submitted(database, f"{number + 1}x511x513:f16:nt", seconds=60.0)
             jobs = [queue.claim(OWNER, [device.key], EVER_SECONDS) for _ in range(options.jobs)]
             ids = [job.id for job in jobs if job is not None]
             audience = Audience(service, [ids[number % len(ids)] for number in range(options.listeners)])

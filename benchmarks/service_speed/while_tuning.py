@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hits = service.hits(problems)
             figures.add("hits, nothing tunes", asked(service.port, hits, options), **same)
             with worker(folder):
-                jobs = [submitted(database, gemm, trials=64, seconds=120.0) for gemm in TUNED]
+                jobs = [submitted(database, gemm, seconds=120.0) for gemm in TUNED]
                 await_status(database, jobs[0], "running")
                 figures.add("hits, a job tunes on the CPU", asked(service.port, hits, options), **same)
                 await_status(database, jobs[-1], "queued")

@@ -94,8 +94,8 @@ def bench(
     home = benchmarks_folder()
     folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)
-    names = _names(variants)
-    asked = None if baselines is None else _names(baselines)
+    names = names_of(variants)
+    asked = None if baselines is None else names_of(baselines)
 
     def work(suite: Suite, regime: Regime) -> Work:
         alone = len(shapes) * len(regimes) == 1 and not (out and out.is_dir())
@@ -179,7 +179,7 @@ def _regimes(text: str) -> list[Regime]:
     """Distinct regimes in the order given. Raises InvalidRequest."""
     from tirgemm.errors import InvalidRequest
 
-    regimes = list(dict.fromkeys(map(regime_named, _names(text))))
+    regimes = list(dict.fromkeys(map(regime_named, names_of(text))))
     if not regimes:
         raise InvalidRequest(f"no regime is given; regimes are {', '.join(REGIMES)}")
     return regimes
@@ -195,7 +195,8 @@ def _summary(file: ResultsFile) -> dict[str, Any]:
     }
 
 
-def _names(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
+    """The names in a list with commas; none for ``none``."""
     return [name for part in text.split(",") if (name := part.strip()) and name != "none"]
 
 

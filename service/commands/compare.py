@@ -47,11 +47,7 @@ def compare(
 
 def sections(comparison: Comparison) -> Iterator[Section]:
     """The comparison in tables: what both are, knobs, times, machine code."""
-    yield from (
-        part
-        for part in (_what(comparison), _knobs(comparison), _times(comparison), _code(comparison))
-        if part is not None
-    )
+    yield from (_what(comparison), _knobs(comparison), _times(comparison), _code(comparison))
 
 
 def _what(comparison: Comparison) -> Section:
@@ -73,7 +69,7 @@ def _what(comparison: Comparison) -> Section:
     return table("What is compared", ("", "A", "B"), [row(*cells) for cells in rows], notes=notes)
 
 
-def _knobs(comparison: Comparison) -> Section | None:
+def _knobs(comparison: Comparison) -> Section:
     from tirgemm.service.explain.tables import Section, row, table
 
     rows = [

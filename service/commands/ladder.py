@@ -14,6 +14,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm.cli import RegimeOption
 from tirgemm.gemm import Gemm, Regime, regime_named
+from tirgemm.service.commands.bench import names_of
 from tirgemm.service.commands.tune import Data, LockDir, Url
 from tirgemm.tuning_db.data_folder import open_store, signer
 
@@ -80,8 +81,10 @@ def ladder(
     """Measure every rung of the simt ladder for A of M x K and B of K x N, beside cuBLAS, each verified first; or draw
     what was measured."""
     from tirgemm.bench.ladder_report import described
+    from tirgemm.errors import InvalidRequest
 
-    _require_folder(html)
+    if html is not None and not html.parent.is_dir():
+        raise InvalidRequest(f"--html is {html}; its folder {html.parent} does not exist: make it first")
     if from_results is not None:
         _require_unused(
             "--from-results measures nothing",
@@ -114,12 +117,11 @@ def ladder(
         place = f"not measured; configs for {target.name} ({target.model})"
     else:
         from tirgemm.bench.ladder_run import LadderRun
+        from tirgemm.families.simt.ladder import RUNGS, TUNED
         from tirgemm.tuning.workbench import Workbench
 
         file = _file(target, suite, asked, commit, out, resume)
-        names = (
-            None if baselines is None else [name for part in baselines.split(",") if (name := part.strip()) != "none"]
-        )
+        names = None if baselines is None else names_of(baselines)
         with (
             open_store(data, db) as store,
             Workbench(target, store, signer(data), lock_dir=lock_dir, timeout_s=max(60.0, limit)) as workbench,
@@ -127,7 +129,7 @@ def ladder(
             runner = LadderRun(workbench, baselines=names, seconds=measure, limit_s=limit, seed=seed, recorded=recorded)
             rows = _measured(runner, gemms, asked, file)
         if file is not None and suite is not None:
-            _arrange(file, gemms)
+            file.arrange(gemms, [rung.name for rung in (*RUNGS, TUNED)])
         ladders = [_ladder(gemm, rows) for gemm in gemms]
         place = f"{target.model}, {regime}"
     _emit([PlacedLadders(place, target.to_json(), asked, ladders)], html, as_json)
@@ -222,14 +224,6 @@ def _require_unused(why: str, *options: tuple[str, object]) -> None:
             raise InvalidRequest(f"{why}: leave out {name}")
 
 
-def _require_folder(html: Path | None) -> None:
-    """Raise InvalidRequest before anything is measured where the page has no folder."""
-    from tirgemm.errors import InvalidRequest
-
-    if html is not None and not html.parent.is_dir():
-        raise InvalidRequest(f"--html is {html}; its folder {html.parent} does not exist: make it first")
-
-
 def _target(name: str | None, dry_run: bool) -> Device:
     """The GPU; for a dry run any architecture, by default the first GPU or an H200. Raises Unsupported."""
     from tirgemm.detect import device as detect
@@ -279,12 +273,6 @@ def _measured(runner: LadderRun, gemms: list[Gemm], regime: Regime, file: Result
             if file is not None:
                 file.put(*outcome)
     return rows
-
-
-def _arrange(file: ResultsFile, gemms: list[Gemm]) -> None:
-    from tirgemm.families.simt.ladder import RUNGS, TUNED
-
-    file.arrange(gemms, [rung.name for rung in (*RUNGS, TUNED)])
 
 
 def _ladder(gemm: Gemm, rows: list[Row]) -> Ladder:

@@ -20,7 +20,6 @@ from tirgemm.service.views.search_words import search_words
 
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import OpenedArtifact
-    from tirgemm.tuning.records import KernelRecord
 
 
 def show(
@@ -92,13 +91,15 @@ def _members(opened: OpenedArtifact) -> list[dict[str, Any]]:
 
 def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
     manifest, record = opened.package.manifest, opened.record
-    search = manifest.timings.search
+    search, role = manifest.timings.search, ""
+    if record:
+        role = f"{role_name(record.role, portable=record.portable)}, {record.regime}, made {record.created_at}"
     fields = [
         ("problem", str(manifest.gemm)),
         ("device", f"{manifest.device.model}, {manifest.device.arch}"),
         ("family", manifest.config.family),
         ("config", ", ".join(f"{name}={value}" for name, value in manifest.config.knobs)),
-        ("role", _role(record) if record else ""),
+        ("role", role),
         ("signed by", opened.signature),
         ("certificate", _certificate(manifest.certificate, manifest.kernel_sha256)),
         ("chosen", manifest.timings.reason),
@@ -124,10 +125,6 @@ def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
     console.out.print(table)
     console.out.print()
     console.out.print(f"Texts of it: {', '.join(f'--{kind}' for kind in texts)}.")
-
-
-def _role(record: KernelRecord) -> str:
-    return f"{role_name(record.role, portable=record.portable)}, {record.regime}, made {record.created_at}"
 
 
 def _certificate(certificate: dict[str, Any] | None, kernel_sha256: str) -> str:

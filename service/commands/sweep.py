@@ -42,7 +42,7 @@ def sweep(
     from tirgemm.gemm import Range
     from tirgemm.tuning.budget import covers
     from tirgemm.tuning.records import Status
-    from tirgemm.tuning.set_tuning import tuning_of
+    from tirgemm.tuning.set_tuning import tuning_class
     from tirgemm.tuning.sweep import Outcome, Sweep
     from tirgemm.tuning.tuning_task import Control
 
@@ -79,7 +79,7 @@ def sweep(
                 continue
             own = budget.on_top_of(spent) if request.retune else budget
             try:
-                tuning = tuning_of(
+                tuning = tuning_class(gemm)(
                     gemm,
                     workbench,
                     regime,

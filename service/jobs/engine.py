@@ -215,13 +215,13 @@ class TuningEngine:
     ) -> Tuning:
         bench = self._bench()  # whose processes import what they need beside this one
         self._imports.wait(cancel, tvm=tvm)
-        from tirgemm.tuning.set_tuning import tuning_of
+        from tirgemm.tuning.set_tuning import tuning_class
         from tirgemm.tuning.tuning_task import Control
 
         if request.device.key != self._device.key:
             raise DeviceUnavailable(f"this engine has {self._device.key}, not {request.device.key}")
         control = Control(on_event, cancel, between_batches=between_batches)
-        return tuning_of(
+        return tuning_class(request.gemm)(
             request.gemm,
             bench,
             request.regime,

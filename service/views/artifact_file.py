@@ -52,10 +52,13 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
     Raises InvalidRequest where there is neither, CorruptArtifact for a file that is not what its key signed.
     """
     path = Path(text)
+    has_store = db is not None or database_file(data).exists()
     if path.is_file():
         opened = _opened(read_file(path), trust, text)
-        return _with_records(opened, data, db)
-    has_store = db is not None or database_file(data).exists()
+        if not has_store:
+            return opened
+        with open_store(data, db) as store:
+            return _known_to(store, opened, None)
     if not _ID.fullmatch(text):
         raise InvalidRequest(f"{text!r:.200} is neither a file nor the id of a kernel, 6 hexadecimal digits or more")
     if not has_store:
@@ -86,15 +89,8 @@ def _opened(data: bytes, trust: Trust, where: str) -> OpenedArtifact:
         raise type(error)(f"{where}: {error}") from error
 
 
-def _with_records(opened: OpenedArtifact, data: Path | None, db: str | None) -> OpenedArtifact:
-    """``opened`` with what the database knows of the very same kernel."""
-    if db is None and not database_file(data).exists():
-        return opened
-    with open_store(data, db) as store:
-        return _known_to(store, opened, None)
-
-
 def _known_to(store: Store, opened: OpenedArtifact, record: KernelRecord | None) -> OpenedArtifact:
+    """``opened`` with what the database knows of the very same kernel."""
     from tirgemm.service.views.kernel_samples import samples_of
 
     manifest = opened.package.manifest

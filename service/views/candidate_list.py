@@ -24,6 +24,7 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 # Why samples were taken, and the word for it; what is read first stands first. Finalists have several.
 STAGES = {"selection": ("selection",), "search": ("search", "noise")}
+_TIME_COLUMNS = ("us", "low_us", "high_us", "samples", "clock_mhz", "at")
 
 
 @dataclass(frozen=True)
@@ -112,30 +113,13 @@ class Recorded:
     def to_csv(self) -> str:
         """One line a candidate, complete but for raw samples; every knob has a column of its own."""
         knobs = list(dict.fromkeys(name for entry in self.entries for name, _ in entry.candidate.config.knobs))
-        heads = [
-            "gemm",
-            "device",
-            "regime",
-            "status",
-            "shipped",
-            "family",
-            "config_hash",
-            *(f"knob_{name}" for name in knobs),
-            *(
-                f"{stage}_{what}"
-                for stage in STAGES
-                for what in ("us", "low_us", "high_us", "samples", "clock_mhz", "at")
-            ),
-            "error_over_bound",
-            "predicted_us",
-            "attempt",
-            "rule",
-            "message",
-            "kernel_sha256",
-        ]
+        last = ("error", "predicted_us", "attempt", "rule", "message", "kernel_sha256")
+        heads = ["gemm", "device", "regime", "status", "shipped", "family", "config_hash"]
+        heads += [f"knob_{name}" for name in knobs]
+        heads += [f"{stage}_{what}" for stage in STAGES for what in _TIME_COLUMNS]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(heads)
+        writer.writerow([*heads, "error_over_bound", *last[1:]])
         for entry in self.entries:
             candidate, values = entry.candidate, dict(entry.candidate.config.knobs)
             row: list[Any] = [self.gemm, self.device_key, self.regime, candidate.status.value]
@@ -144,8 +128,7 @@ class Recorded:
             times = {timed.stage: timed for timed in entry.times}
             for stage in STAGES:
                 row += _csv_time(times.get(stage))
-            row += [candidate.error, candidate.predicted_us, candidate.attempt, candidate.rule, candidate.message]
-            writer.writerow(["" if value is None else value for value in (*row, candidate.kernel_sha256)])
+            writer.writerow([*row, *(getattr(candidate, name) for name in last)])
         return out.getvalue()
 
 
@@ -239,7 +222,7 @@ def _order(entry: ListedCandidate) -> tuple[int, float, int]:
 
 def _csv_time(timed: Timed | None) -> Sequence[Any]:
     if timed is None:
-        return [None] * 6
+        return [None] * len(_TIME_COLUMNS)
     conditions, interval = timed.samples.conditions, timed.interval
     taken = [len(timed.samples.samples_us), conditions.get("clock_mhz"), conditions.get("at")]
     return [interval.value, interval.low, interval.high, *taken]

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, func, select
 from tirgemm.events import CandidateRecorded, Phase, PhaseEntered, event_from_json
 from tirgemm.gemm import Regime
 from tirgemm.service.jobs.worker_names import slot_name
-from tirgemm.status import LIVE, Status
+from tirgemm.service.views.service_figures import live_jobs
+from tirgemm.status import Status
 from tirgemm.tuning_db import JobQueue
 from tirgemm.tuning_db.models import CandidateRow, EventRow, GemmRow, JobRow
 from tirgemm.tuning_db.queue.job_rows import QUEUE_ORDER
@@ -97,8 +98,7 @@ def read_fleet(queue: JobQueue, alive_seconds: float) -> FleetView:
     workers = queue.live_workers(alive_seconds)
     with queue.db.read() as connection:
         running = _running(connection)
-        live = select(JobRow.status, func.count()).where(JobRow.status.in_(LIVE)).group_by(JobRow.status)
-        jobs: dict[str, int] = dict.fromkeys(LIVE, 0) | {row[0]: row[1] for row in connection.execute(live)}
+        jobs = live_jobs(connection)
         waiting = tuple(WaitingJob(*row) for row in connection.execute(_WAITING))
         rates = _rates(connection, queue.db.now(connection))
     return FleetView(

@@ -21,7 +21,11 @@ def find_kernel(store: Store, text: str) -> KernelRecord:
     known = store.kernel_by_id(text)
     if known is not None:
         return known
-    meant = [record for record in _all(store) if _is_meant(record, text)] if _HASH.fullmatch(text) else []
+    meant = [
+        record
+        for record in (_all(store) if _HASH.fullmatch(text) else ())
+        if any(each.startswith(text) for each in (record.id, record.kernel_sha256, record.artifact_sha256))
+    ]
     if len({record.kernel_sha256 for record in meant}) > 1:
         ids = ", ".join(record.id for record in meant[:5])
         raise InvalidRequest(f"{len(meant)} kernels begin with {text!r}: name one of {ids}")
@@ -31,10 +35,6 @@ def find_kernel(store: Store, text: str) -> KernelRecord:
     raise InvalidRequest(
         f"there is no kernel {text!r:.80}; {f'the newest are {newest}' if newest else 'the store has none'}"
     )
-
-
-def _is_meant(record: KernelRecord, text: str) -> bool:
-    return any(each.startswith(text) for each in (record.id, record.kernel_sha256, record.artifact_sha256))
 
 
 def _all(store: Store) -> Iterator[KernelRecord]:

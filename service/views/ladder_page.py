@@ -85,7 +85,7 @@ def _branch(entries: Sequence[RungFigures], parent: str | None) -> tuple[_Rung, 
         _Rung(
             entry.step.name,
             entry.step.rung.changed,
-            tuple(filter(None, (knobs(entry), _loads(entry)))),
+            tuple(filter(None, (knobs(entry), (elements := loads(entry)) and f"loads for one FMA: {elements}"))),
             figures(entry),
             entry.not_slower is False,
             _branch(entries, entry.step.name),
@@ -93,8 +93,3 @@ def _branch(entries: Sequence[RungFigures], parent: str | None) -> tuple[_Rung, 
         for entry in entries
         if (entry.step.rung.parent if entry.step.rung.parent in names else None) == parent
     )
-
-
-def _loads(entry: RungFigures) -> str:
-    elements = loads(entry)
-    return f"loads for one FMA: {elements}" if elements else ""

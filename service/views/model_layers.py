@@ -81,17 +81,14 @@ def model_layers(database: Database, batch: Batch) -> ModelLayers:
     timed = [(layer.times, layer.us, layer.default_us) for layer in layers if layer.us and layer.default_us]
     total, default = sum(times * us for times, us, _ in timed), sum(times * us for times, _, us in timed)
     calls = sum(times for times, _, _ in timed)
-    shared = [_with_share(layer, total) for layer in layers]
+    shared = [
+        replace(layer, share=layer.times * layer.us / total) if layer.us and layer.default_us else layer
+        for layer in layers
+    ]
     shared.sort(key=lambda layer: -(layer.share or 0.0))
     kinds: tuple[Served, ...] = ("tuned", "default", "nothing")
     counts = {kind: sum(layer.served == kind for layer in layers) for kind in kinds}
     return ModelLayers(tuple(shared), counts, len(timed), calls, total, default, default / total if total else None)
-
-
-def _with_share(layer: Layer, total: float) -> Layer:
-    if layer.us is None or layer.default_us is None or not total:
-        return layer
-    return replace(layer, share=layer.times * layer.us / total)
 
 
 _Answer = tuple[str | None, Served, float | None, float | None]

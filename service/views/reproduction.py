@@ -56,15 +56,7 @@ class Figure:
         return self.measured.low <= slowest * (1 + self.spread)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "regime": self.regime,
-            "recorded_us": self.recorded_us,
-            "recorded": self.recorded.to_json() if self.recorded is not None else None,
-            "measured": self.measured.to_json(),
-            "ratio": self.measured.value / self.recorded_us,
-            "spread": self.spread,
-            "holds": self.holds,
-        }
+        return asdict(self) | {"ratio": self.measured.value / self.recorded_us, "holds": self.holds}
 
 
 @dataclass(frozen=True)

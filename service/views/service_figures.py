@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from tirgemm.status import LIVE, Status
 from tirgemm.tuning_db import Database
@@ -64,6 +64,11 @@ def newest_candidate(database: Database) -> int:
         return connection.execute(_NEWEST).scalar() or 0
 
 
+def live_jobs(connection: Connection) -> dict[str, int]:
+    """How many live jobs are in each state."""
+    return dict.fromkeys(map(str, LIVE), 0) | {row[0]: row[1] for row in connection.execute(_JOBS)}
+
+
 class FigureReader:
     """Reads the figures of a database, whose leases last ``lease_s``; of the candidates only those that are new: behind
     the row number ``after``, by default the newest now."""
@@ -78,7 +83,7 @@ class FigureReader:
         """The figures now. Raises StoreError."""
         with self._database.read() as connection:
             now = self._database.now(connection)
-            jobs = dict.fromkeys(LIVE, 0) | {row[0]: row[1] for row in connection.execute(_JOBS)}
+            jobs = live_jobs(connection)
             leases = {
                 owner: now - (until - self._lease_s)
                 for owner, until in connection.execute(_LEASES)
@@ -97,7 +102,7 @@ class FigureReader:
             for device, seconds in zip(row.devices, row.measuring, strict=False)
         }
         trials = {str(status): self._trials[status] for status in Status}
-        return ServiceFigures(dict(jobs), trials, _builds(trials), leases, workers, measuring)
+        return ServiceFigures(jobs, trials, _builds(trials), leases, workers, measuring)
 
 
 def _builds(trials: Mapping[str, int]) -> dict[str, int]:

@@ -147,8 +147,8 @@ class FakeTuning:
 
 @pytest.fixture(autouse=True)
 def tuning(monkeypatch: pytest.MonkeyPatch) -> type[FakeTuning]:
-    monkeypatch.setattr("tirgemm.bench.suite_run.tuning_of", FakeTuning)
-    monkeypatch.setattr("tirgemm.tuning.set_tuning.tuning_of", FakeTuning)
+    monkeypatch.setattr("tirgemm.bench.suite_run.tuning_class", lambda _: FakeTuning)
+    monkeypatch.setattr("tirgemm.tuning.set_tuning.tuning_class", lambda _: FakeTuning)
     monkeypatch.setattr(FakeTuning, "runs", [])
     return FakeTuning
 

@@ -113,7 +113,7 @@ def test_profiler_over_time_writes_what_it_has(
     monkeypatch.setattr(ncu, "started", started)
     program = f"{ignores}print('== end k', flush=True); open({str(begun)!r}, 'w'); import time; time.sleep(300)"
     command = [sys.executable, "-c", program]
-    output, launches = ncu.profile(command, [OCCUPANCY], fake_ncu / "x.csv", 1.5, dict(os.environ))
+    output, launches = ncu.profile(command, [OCCUPANCY], fake_ncu / "x.csv", 1.5)
     assert [launch.metrics for launch in launches] == [{OCCUPANCY: 7.0}]
     assert output.startswith("== end k\n")
     assert output.endswith("== stopped after 2 s")
@@ -124,7 +124,7 @@ def test_profiler_that_does_not_end_is_killed(fake_ncu: Path, monkeypatch: pytes
     monkeypatch.setattr(ncu, "_GRACE_SECONDS", 0.3)
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with pytest.raises(MeasurementFailed, match=r"ncu profiled no kernel: .*== stopped after 1 s"):
-        ncu.profile(command, [OCCUPANCY], fake_ncu / "x.csv", 1.0, dict(os.environ))
+        ncu.profile(command, [OCCUPANCY], fake_ncu / "x.csv", 1.0)
 
 
 def test_limit_costs_only_the_case_it_meets(fake_ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,7 @@ def test_limit_costs_only_the_case_it_meets(fake_ncu: Path, monkeypatch: pytest.
     begin = '"ID","Kernel Name","Grid Size","Block Size","x__y"\n'
     taken: list[float] = []
 
-    def profile(
-        command: list[str], _m: object, _log: Path, timeout_s: float, _e: object
-    ) -> tuple[str, list[ncu.ProfiledLaunch]]:
+    def profile(command: list[str], _m: object, _log: Path, timeout_s: float) -> tuple[str, list[ncu.ProfiledLaunch]]:
         names = [Path(file).stem for file in command if file.endswith(".tirgemm")]
         taken.append(timeout_s)
         ended = names[:1] if len(taken) == 1 else names

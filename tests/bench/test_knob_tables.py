@@ -90,8 +90,8 @@ def test_the_shipped_records_of_a_folders_device_are_read(tmp_path: Path, monkey
 
 def test_a_value_is_worth_what_the_shape_that_needs_it_most_loses_without_it() -> None:
     shapes = [times for _, times in knob_tables.times_of([*NARROW, *TALL], "sustained")]
-    rows = {line.split("|")[2].strip(): line.split("|")[3:5] for line in knob_tables.worth("wgmma", shapes)}
-    assert [cell.strip() for cell in rows["swap"]] == ["0: 10.0%, 1: 10.0%", ""]
-    assert [cell.strip() for cell in rows["split"]] == ["1: 20.0%, 2: 25.0%", "3, 4"]
-    assert [cell.strip() for cell in rows["reduction"]] == ["cluster: 10.0%", "kernel"]
+    rows = {name: cells for _, name, *cells in knob_tables.worth("wgmma", shapes)}
+    assert rows["swap"] == ["0: 10.0%, 1: 10.0%", ""]
+    assert rows["split"] == ["1: 20.0%, 2: 25.0%", "3, 4"]
+    assert rows["reduction"] == ["cluster: 10.0%", "kernel"]
     assert list(knob_tables.worth("mma", shapes)) == []

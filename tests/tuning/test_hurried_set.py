@@ -25,7 +25,7 @@ from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
-from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.sweep import AT_ONCE, Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.verify.result import Verification
@@ -102,7 +102,7 @@ def test_each_problem_has_its_best_tried_before_any_has_more(
 
 
 def test_no_part_of_a_set_is_served_by_what_is_slow_there(bench: ExpectingBench) -> None:
-    record = tuning_of(RANGE, bench, "sustained", Budget(12, SECONDS)).run()
+    record = tuning_class(RANGE)(RANGE, bench, "sustained", Budget(12, SECONDS)).run()
     kernels = read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest.kernels
     for m in SIZES:
         gemm = RANGE.with_(m=m)

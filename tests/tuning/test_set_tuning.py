@@ -35,7 +35,7 @@ from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.set_members import SetPart
-from tirgemm.tuning.set_tuning import SetTuning, tuning_of
+from tirgemm.tuning.set_tuning import SetTuning, tuning_class
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuned_kernel import TuneRequest, tune
 from tirgemm.tuning.tuning_task import Control
@@ -106,7 +106,7 @@ def us_of(tile: int, m: int) -> float:
 
 def tuned(bench: FakeBench, **control: Any) -> KernelRecord:
     """With as many trials as are recorded, so that nothing is searched."""
-    return tuning_of(GEMM, bench, REGIME, Budget(1, 600.0), families=["x86"], control=Control(**control)).run()
+    return SetTuning(GEMM, bench, REGIME, Budget(1, 600.0), families=["x86"], control=Control(**control)).run()
 
 
 def package_of(bench: FakeBench, record: KernelRecord) -> Package:
@@ -236,9 +236,8 @@ def test_the_caller_hears_of_all_sizes_as_of_one_search() -> None:
 
 
 def test_a_fixed_m_is_tuned_to_one_kernel() -> None:
-    bench = Bench()
-    assert type(tuning_of(GEMM.with_(m=64), bench, REGIME)) is Tuning
-    assert type(tuning_of(GEMM, bench, REGIME)) is SetTuning
+    assert tuning_class(GEMM.with_(m=64)) is Tuning
+    assert tuning_class(GEMM) is SetTuning
 
 
 def test_a_set_that_was_tuned_runs_every_m_and_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +276,7 @@ def runs_every_m(kernel: Kernel, sizes: tuple[int, ...]) -> None:
 def test_where_nothing_runs_at_any_size_the_search_says_so_and_the_fallback_stays() -> None:
     halves = [SetPart(GEMM.with_(m=m), config_of(FakeBench(), 4)) for m in (Range(4, 31), Range(32, 64))]
     bench = FakeBench(lambda _: "crashes")
-    fallback = default_set(tuning_of(GEMM, bench, REGIME), halves)
+    fallback = default_set(SetTuning(GEMM, bench, REGIME), halves)
     with pytest.raises(VerificationFailed, match=r"none of the fastest kernels of 4\.\.64x96x64"):
         tuned(bench)
     assert bench.store.kernel(GEMM, bench.device.key, REGIME) == fallback
@@ -298,7 +297,7 @@ def test_the_kernels_of_a_default_set_are_timed_as_the_last_ones_where_nothing_i
     bench = FakeBench()
     starts = [4, *(end + 1 for end in ends[:-1])]
     parts = [SetPart(GEMM.with_(m=Range(*m)), config_of(bench, 4)) for m in zip(starts, ends, strict=True)]
-    default_set(tuning_of(GEMM, bench, REGIME, Budget.of(effort, None, None)), parts)
+    default_set(SetTuning(GEMM, bench, REGIME, Budget.of(effort, None, None)), parts)
     assert told == [effort is Effort.NONE] * len(parts)
 
 
@@ -306,7 +305,7 @@ def test_pruned_configs_builds_and_races_of_all_sizes_are_told(monkeypatch: pyte
     monkeypatch.setattr(builds_report, "BUILDS_SECONDS", 3600.0)
     events: list[Event] = []
     control = Control(on_event=events.append)
-    tuning_of(Gemm.parse("4..8x96x64:f32:nt"), FakeBench(), REGIME, Budget(10, 600.0), control=control).run()
+    SetTuning(Gemm.parse("4..8x96x64:f32:nt"), FakeBench(), REGIME, Budget(10, 600.0), control=control).run()
     batches = [event for event in events if isinstance(event, BatchProposed)]
     totals = [sum(event.pruned.values()) for event in batches]
     assert totals == sorted(totals), "those of all sizes, so that they only grow"

@@ -17,6 +17,7 @@ from tirgemm.layouts import Layout
 # The driver's CUtensorMapSwizzle -> the bytes of a row, which its swizzle exchanges the 16-byte parts of.
 _SPANS = {1: 32, 2: 64, 3: 128}
 _PART = 16
+_MOST_ROWS = 16
 _MARGIN, _TOP, _LINE, _CELL = 8, 30, 16, 56
 
 
@@ -74,12 +75,12 @@ def boxes_of(kernel: KernelLaunch, m: int) -> tuple[Box, ...]:
     return tuple(Box.of(param, m) for param in kernel.params if isinstance(param, TensorMap))
 
 
-def box_picture(box: Box, title: str = "", most_rows: int = 16) -> str:
+def box_picture(box: Box, title: str = "") -> str:
     """A box as it lies in shared memory: a line a row, and in each 16 bytes which 16 of the row's bytes they hold."""
     heading = title or f"A box of {box.tensor}: {box}"
     layout = box.layout
     size = max(1, _PART // box.element_bytes)
-    rows = min(box.rows, most_rows)
+    rows = min(box.rows, _MOST_ROWS)
     left, top = _MARGIN + room(["row 000"]), _TOP + _LINE
     parts = -(-box.row_bytes // _PART)
     shapes = [text(_MARGIN, top - 4, "bytes", "s")]

@@ -13,6 +13,7 @@ from tirgemm.bench.results import Row
 from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
+from tirgemm.families.base import accepted
 from tirgemm.families.simt import ladder
 from tirgemm.families.simt.ladder import Rung
 from tirgemm.families.simt.loads import Loads, loads_per_fma
@@ -120,7 +121,7 @@ def tuned(gemm: Gemm, device: Device, regime: Regime, candidates: Sequence[Candi
     choices = space(gemm)
     recorded = [candidate for candidate in candidates if candidate.config.family == ladder.FAMILY]
     best = [adapted(config, choices) for config in fastest_configs(recorded, _LOOKED_AT)]
-    valid = [config for config in best if all(rule.check(gemm, config, device) is None for rule in RULES)]
+    valid = [config for config in best if accepted(RULES, gemm, config, device)]
     if not valid:
         return LadderStep(
             ladder.TUNED, None, None, {}, f"no config of {ladder.FAMILY} is recorded for {gemm}, {regime}"

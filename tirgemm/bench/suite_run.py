@@ -33,13 +33,13 @@ from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest, TirgemmError, Unsupported
 from tirgemm.events import EventHandler
 from tirgemm.families import family_named
+from tirgemm.families.base import accepted
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.measure.race import RaceResult
-from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.comparable_times import fastest, known_candidates
 from tirgemm.tuning.search.neighbourhood import adapted
-from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -212,12 +212,12 @@ class Bench:
         for family in tuning.families:
             space = family.space(gemm, self.workbench.device)
             best = [adapted(config, space) for config in offered if config.family == family.name]
-            configs += [c for c in best if all(r.check(gemm, c, self.workbench.device) is None for r in family.rules)]
+            configs += [config for config in best if accepted(family.rules, gemm, config, self.workbench.device)]
         return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists], fresh=fresh)
 
     def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
         seed, families, control = self.options.seed, self.options.families, Control(self.options.on_event)
-        return lambda bench, budget: tuning_of(
+        return lambda bench, budget: tuning_class(gemm)(
             gemm, bench, work.regime, budget, seed=seed, families=families, control=control
         )
 
@@ -303,7 +303,9 @@ class Bench:
                 if variant != "default" and field.default.name not in failed:
                     defaults = [report.samples[field.default.name].samples_us for report in reports]
                     races = [taken.beside("default", us) for taken, us in zip(races, defaults, strict=True)]
-                row = self._row(shape, variant, entrant, races, field.errors[entrant.config], conditions)
+                kernel = entrant.measured(shape.gemm, field.errors[entrant.config], self._trust)
+                about = results.race_conditions(races) | conditions
+                row = results.measured_row(shape.gemm, entrant.config, variant, races, kernel, about)
                 rows.append(row if answer is None or answer.seconds is None else row | {"seconds": answer.seconds})
         return rows
 
@@ -372,19 +374,6 @@ class Bench:
         running = [entrant for entrant in entrants if entrant.name in result.samples]
         best = min(running, key=lambda entrant: result.samples[entrant.name].median_us, default=field.default)
         return best, result
-
-    def _row(
-        self,
-        shape: _Shape,
-        variant: str,
-        entrant: Entrant,
-        races: Sequence[SampleSet],
-        error: float,
-        about: dict[str, Any],
-    ) -> Row:
-        kernel = entrant.measured(shape.gemm, error, self._trust)
-        conditions = results.race_conditions(races) | about
-        return results.measured_row(shape.gemm, entrant.config, variant, races, kernel, conditions)
 
     @property
     def _trust(self) -> Trust:

@@ -6,7 +6,7 @@ Heuristic, tuner, ladder, tests and pages all go through it. A family imports TV
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -221,6 +221,11 @@ def rejected(family: Family, gemm: Gemm, config: Config, device: Device) -> tupl
         if reason is not None:
             return rule.name, reason
     return None
+
+
+def accepted(rules: Sequence[Rule], gemm: Gemm, config: Config, device: Device) -> bool:
+    """Whether none of these rules rejects ``config``."""
+    return all(rule.check(gemm, config, device) is None for rule in rules)
 
 
 def require_valid(family: Family, gemm: Gemm, config: Config, device: Device) -> None:

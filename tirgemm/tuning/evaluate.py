@@ -82,10 +82,6 @@ class Evaluator:
     def key(self, config: Config) -> CandidateKey:
         return CandidateKey(self.gemm, self.workbench.device.key, self.regime, config.digest)
 
-    def candidate(self, proposal: Proposal, build: Future[Binary]) -> Candidate:
-        """``candidates`` of one, on the workbench's own device."""
-        return self.candidates([(proposal, build)], [self.measurer])[0]
-
     def candidates(
         self, finished: Sequence[tuple[Proposal, Future[Binary]]], measurers: Sequence[Measurer]
     ) -> list[Candidate]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, InvalidRequest, MissingExtra
+from tirgemm.errors import InvalidRequest, MissingExtra
 from tirgemm.families import families
 from tirgemm.families.base import Family
 from tirgemm.families.common.config_columns import ConfigColumns
@@ -132,13 +132,8 @@ def _family_rows(
     """None where none of the configs means anything today: old records may have other knobs and choices."""
     if family.supports(gemm, device) is not None:
         return None
-    space, present = family.space(gemm, device), []
-    for config in times:
-        try:
-            space.check(config)
-        except InvalidConfig:
-            continue
-        present.append(config)
+    space = family.space(gemm, device)
+    present = [config for config in times if space.has(config)]
     if not present:
         return None
     columns = ConfigColumns.of(present)

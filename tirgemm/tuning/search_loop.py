@@ -78,6 +78,7 @@ class SearchLoop:
             if not self.tuning.end.stopping:
                 raise
         finally:
+            self.tuning.deadline = None
             for future in self.building:
                 future.cancel()
         if self.tuning.end.stopping:
@@ -199,10 +200,6 @@ class SearchLoop:
         for future in [f for f in self.building if f in done]:  # in the order of the proposals
             self.built.append((self.building.pop(future), future))
         self._tell_builds()
-
-    def measure_one(self) -> Candidate:
-        """Verify and time the oldest finished build, record what became of it and tell the search."""
-        return self.measure([self.tuning.evaluator.measurer])[0]
 
     def measure(self, measurers: Sequence[Measurer]) -> list[Candidate]:
         """Verify and time the oldest finished builds side by side, one in each measuring process; record what became of

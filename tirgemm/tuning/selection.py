@@ -46,7 +46,6 @@ def choose(
     *,
     default: int | None,
     served: int | None = None,
-    seed: int = 0,
 ) -> Choice:
     """The finalist to serve.
 
@@ -55,27 +54,27 @@ def choose(
     that is served already. Raises InvalidRequest for no finalists, different counts, or a set without samples or the
     default's beside them.
     """
-    choice = _best(sets, ranks, default, seed)
+    choice = _best(sets, ranks, default)
     if served is None or served == choice.index:
         return choice
     theirs, ours = sets[served], sets[choice.index]
-    lead, low = theirs.median_us / ours.median_us, ratio_low(theirs.samples_us, ours.samples_us, seed=seed)
+    lead, low = theirs.median_us / ours.median_us, ratio_low(theirs.samples_us, ours.samples_us)
     if low > 1.0:
         return replace(choice, lead=lead)
-    ratio, bound = ratio_to_default(theirs, seed=seed)
+    ratio, bound = ratio_to_default(theirs)
     words = f"the kernel that is served stays: the best of the others is {lead:.3f} times as fast, but only at least"
     return Choice(served, f"{words} {low:.3f} with {CONFIDENCE:.0%} confidence", ratio, bound, 1.0)
 
 
-def _best(sets: Sequence[SampleSet], ranks: Sequence[tuple[int, ...]], default: int | None, seed: int) -> Choice:
+def _best(sets: Sequence[SampleSet], ranks: Sequence[tuple[int, ...]], default: int | None) -> Choice:
     """The choice where nothing is served yet."""
     _check(sets, ranks, default)
-    ratios = [ratio_to_default(s, seed=seed) for s in sets]
+    ratios = [ratio_to_default(s) for s in sets]
     faster = [i for i in range(len(sets)) if i != default and (default is None or ratios[i][1] > 1.0)]
     if default is not None and not faster:
         return Choice(default, _default_stays(sets, ratios, default), 1.0, 1.0, 1.0)
     best = min(faster, key=lambda i: (sets[i].median_us, ranks[i]))
-    tied = [i for i in faster if i == best or _tie(sets[best], sets[i], seed)]
+    tied = [i for i in faster if i == best or _tie(sets[best], sets[i])]
     index = min(tied, key=lambda i: (ranks[i], sets[i].median_us))
     ratio, low = ratios[index]
     words = f"{ratio:.3f} times as fast as the default, at least {low:.3f} with {CONFIDENCE:.0%} confidence"
@@ -106,11 +105,10 @@ def ratio_low(theirs: Sequence[float], ours: Sequence[float], *, seed: int = 0) 
     return float(np.quantile(median_ratios(theirs, ours, paired=True, seed=seed), 1.0 - CONFIDENCE))
 
 
-def _tie(best: SampleSet, other: SampleSet, seed: int) -> bool:
+def _tie(best: SampleSet, other: SampleSet) -> bool:
     """Whether ``best`` cannot be said to be faster than ``other``."""
-    if other.median_us > best.median_us * TIE_AT_MOST:
-        return False
-    return ratio_low(other.samples_us, best.samples_us, seed=seed) <= 1.0
+    near = other.median_us <= best.median_us * TIE_AT_MOST
+    return near and ratio_low(other.samples_us, best.samples_us) <= 1.0
 
 
 def _default_stays(sets: Sequence[SampleSet], ratios: Sequence[tuple[float, float]], default: int) -> str:

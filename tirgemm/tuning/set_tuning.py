@@ -17,9 +17,9 @@ from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import family_named, is_valid, refusal
 from tirgemm.families.choice import expected_time_us
 from tirgemm.families.common.ranking_model import ranking_model
-from tirgemm.gemm import Gemm, Range, Regime
+from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchEnd, SearchSummary
-from tirgemm.tuning.budget import Budget, covers, is_within_default
+from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition, servers
 from tirgemm.tuning.kernel_set.set_events import SetEvents
@@ -31,7 +31,6 @@ from tirgemm.tuning.shipped_set import OFFERED, losses_at, recorded_parts, shipp
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
-from tirgemm.tuning.workbench import Workbench
 
 # At each size so many of the other sizes' fastest, nearest first, are timed.
 VISITORS = 8
@@ -47,29 +46,9 @@ BEHIND_SECONDS = 3600.0
 _ENDS: tuple[SearchEnd, ...] = ("interrupted", "seconds", "trials", "expected_gain", "complete", "exhausted")
 
 
-def tuning_of(
-    gemm: Gemm,
-    workbench: Workbench,
-    regime: Regime = "sustained",
-    budget: Budget | None = None,
-    *,
-    seed: int = 0,
-    families: Iterable[str] | None = None,
-    control: Control | None = None,
-    other_devices: bool = False,
-) -> Tuning:
+def tuning_class(gemm: Gemm) -> type[Tuning]:
     """The tuning of a problem: to one kernel, or to a set where m is a range."""
-    kind = SetTuning if isinstance(gemm.m, Range) else Tuning
-    return kind(
-        gemm,
-        workbench,
-        regime,
-        budget,
-        seed=seed,
-        families=families,
-        control=control,
-        other_devices=other_devices,
-    )
+    return SetTuning if isinstance(gemm.m, Range) else Tuning
 
 
 def tuned_record(tuning: Tuning) -> KernelRecord:

@@ -155,9 +155,9 @@ class Sweep:
         if not built:
             return
         problem = min(built, key=lambda p: p.loop.results // AT_ONCE)
-        candidate = problem.loop.measure_one()
+        measured = problem.loop.measure([problem.tuning.evaluator.measurer])
         for other in problem.alike:
-            other.loop.search.learn([candidate])
+            other.loop.search.learn(measured)
         if problem.loop.awaited == 0:
             problem.note()
 

@@ -192,10 +192,7 @@ class Tuning(TuningTask):
             return self._summary("interrupted", {})
         self.enter(Phase.STARTING, "with the shipped configs")
         loop = self.loop_over(self.offered)
-        try:
-            ended = loop.run()
-        finally:
-            self.deadline = None
+        ended = loop.run()
         summary = self.searched(loop, "shipped" if ended in ("trials", "complete") else ended)
         return replace(summary, shipped=self._origin(self.offer))
 
@@ -205,11 +202,7 @@ class Tuning(TuningTask):
             return self._summary("interrupted", {})
         self.enter(Phase.STARTING, "the search")
         loop = self.search_loop()
-        try:
-            ended = loop.run()
-        finally:
-            self.deadline = None
-        return self.searched(loop, ended)
+        return self.searched(loop, loop.run())
 
     def search_loop(self) -> SearchLoop:
         """The loop of the search, going on from the records."""

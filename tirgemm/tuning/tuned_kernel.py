@@ -18,7 +18,7 @@ from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.records.store import Store
-from tirgemm.tuning.set_tuning import tuning_of
+from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.tuning_task import Control, chosen_families
 from tirgemm.tuning.workbench import Workbench
 
@@ -106,7 +106,7 @@ def tune(
                 control.on_event(Done(kernel=record.id, config=str(record.config), timings=record.timings, stored=True))
             return known
     with Workbench(request.device, store, signer, lock_dir=lock_dir) as bench:
-        record = tuning_of(
+        record = tuning_class(request.gemm)(
             request.gemm,
             bench,
             request.regime,

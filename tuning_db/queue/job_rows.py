@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from tirgemm.tuning_db.times import iso
 
 MAX_RETRIES = 3
 MAX_REASON = 200
+# Of a request, under one name in its value and its row.
+_MEMBERS = ("regime", "trials", "seconds", "seed", "verify", "priority", "other_devices")
 QUEUE_ORDER = (JobRow.priority.desc(), JobRow.seq)
 
 
@@ -89,16 +91,10 @@ class NewJob:
             "live_key": request.live_key,
             "device_key": request.device.key,
             "device": request.device.to_json(),
-            "regime": request.regime,
-            "trials": request.trials,
-            "seconds": request.seconds,
             "effort": request.effort.value,
-            "seed": request.seed,
-            "verify": request.verify,
-            "priority": request.priority,
+            **{name: getattr(request, name) for name in _MEMBERS},
             "window_start": window.start if window else None,
             "window_end": window.end if window else None,
-            "other_devices": request.other_devices,
             "status": "queued",
             "attempts": 0,
             "traceparent": traceparent(),
@@ -178,25 +174,6 @@ def require_job(connection: Connection, job_id: str) -> Row[Any]:
     if row is None:
         raise unknown_job(job_id)
     return row
-
-
-def upcoming_jobs(
-    connection: Connection,
-    device_keys: Sequence[str],
-    now: float,
-    limit: int,
-    *,
-    bare: bool,
-    skip: Collection[str],
-) -> list[Job]:
-    """The first ``limit`` queued jobs of these devices whose window is open, also those whose fallback is being built;
-    only those without a fallback where they are to be ``bare`` of one, and none of ``skip``."""
-    waiting = [JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), window_open(now)]
-    waiting.append(JobRow.id.not_in(list(skip)))
-    if bare:
-        waiting.append(JobRow.fallback_id.is_(None))
-    wanted = select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit)
-    return [job_of(row) for row in connection.execute(wanted)]
 
 
 def unknown_job(job_id: str) -> StoreError:

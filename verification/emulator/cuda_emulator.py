@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from tirgemm.expr import evaluate
-from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size
-from verification.emulator.memory import GuardedMemory, place
-from verification.emulator.operands import KernelCall, decode, encode
-from verification.emulator.precompiled import folder_of, object_of
+from tirgemm.launch import KernelLaunch, Launch
+from verification.emulator.call_memory import addresses, argument, placed
+from verification.emulator.memory import GuardedMemory
+from verification.emulator.operands import KernelCall, decode
+from verification.emulator.precompiled import compile_kernels, folder_of, kernel_text, object_of
 
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 # Fortified, longjmp() refuses the jumps between the threads' stacks.
@@ -53,63 +53,33 @@ def run(compiled: Compiled, case: KernelCall, order: int) -> np.ndarray:
     Raises Diverged, and AssertionError where a guard band was written.
     """
     library, launch = ctypes.CDLL(str(compiled.library)), compiled.launch
-    placed = {arg.name: place(arg, case.m) for arg in launch.tensors}
-    for arg in launch.tensors:
-        if not arg.output:
-            values = encode(case.tensors[arg.name], arg.dtype)
-            placed[arg.name][1][...] = values[0] if values.ndim > len(arg.shape) else values
-    memory = {name: owner for name, (owner, _) in placed.items()}
-    for workspace in launch.workspaces:
-        memory[workspace.name] = GuardedMemory(evaluate(workspace.nbytes, case.m))
+    memory, views = placed(launch, case)
     for kernel in launch.kernels:
         _run(library, kernel, case, memory, order)
     for name, owner in memory.items():
         owner.check_guards(name)
-    d = decode(placed["d"][1].copy(), case.gemm.out)
+    d = decode(views["d"].copy(), case.gemm.out)
     return d if d.ndim == 3 else d[None]
 
 
 def _run(library: Any, kernel: KernelLaunch, case: KernelCall, memory: dict[str, GuardedMemory], order: int) -> None:
-    arguments: list[Any] = []
-    for param in kernel.params:
-        if isinstance(param, Pointer):
-            arguments.append(ctypes.c_void_p(memory[param.name].address))
-        elif isinstance(param, Scalar):
-            arguments.append(ctypes.c_float(case.scalars[param.name]))
-        else:
-            assert isinstance(param, Size)
-            arguments.append(ctypes.c_int(evaluate(param.value, case.m)))
+    arguments = [argument(param, case, memory) for param in kernel.params]
     grid = (ctypes.c_int * 3)(*(evaluate(extent, case.m) for extent in kernel.grid))
-    slots = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-    if getattr(library, f"emulate_{kernel.symbol}")(grid, kernel.block[0], order, slots):
+    if getattr(library, f"emulate_{kernel.symbol}")(grid, kernel.block[0], order, addresses(arguments)):
         raise Diverged(f"{kernel.symbol}: threads of a block part ways at a barrier")
 
 
 def compile_source(source: str, launch: Launch, folder: Path) -> Compiled:
     """The kernels of ``launch`` from CUDA source, compiled in ``folder`` by g++."""
-    text = source[source.index("#include <cuda.h>\n#endif") :].removeprefix("#include <cuda.h>\n#endif")
-    text = text.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "")
-    text = re.sub(_SHARED, r"\1* \2 = (\1*)buf_dyn_shmem_ptr;", text)
+    text = re.sub(_SHARED, r"\1* \2 = (\1*)buf_dyn_shmem_ptr;", kernel_text(source))
     text = re.sub(_HELPER, _helper, text, flags=re.DOTALL)
     text = re.sub(r'asm volatile\("cp\.async\.wait_group (\d+);".*?\);', r"cp_async_wait(\1);", text)
     text = re.sub(r'asm volatile\("cp\.async\.commit_group;".*?\);', "cp_async_commit();", text)
     text = re.sub(_ASYNC, _async_copy, text, flags=re.DOTALL)
     entry = "".join(_entry(source, symbol) for symbol in (kernel.symbol for kernel in launch.kernels))
-    at = folder / "kernel.cc"
-    at.write_text(f'#include "{_HEADER.name}"\n{text}\n{entry}')
-    command = [
-        *_COMPILER,
-        "-shared",
-        f"-I{folder_of(_HEADER, _COMPILER)}",
-        f"-I{_HEADER.parent}",
-        "-o",
-        "kernel.so",
-        "kernel.cc",
-        str(object_of(_HEADER.with_suffix(".cc"), _COMPILER)),
-    ]
-    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:20000]
-    return Compiled(folder / "kernel.so", launch)
+    (folder / "kernel.cc").write_text(f'#include "{_HEADER.name}"\n{text}\n{entry}')
+    command = [*_COMPILER, f"-I{folder_of(_HEADER, _COMPILER)}", f"-I{_HEADER.parent}"]
+    return Compiled(compile_kernels(command, object_of(_HEADER.with_suffix(".cc"), _COMPILER), folder), launch)
 
 
 def _entry(source: str, symbol: str) -> str:

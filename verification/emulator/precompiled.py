@@ -6,6 +6,7 @@ import atexit
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,21 @@ def folder_of(header: Path, compiler: tuple[str, ...]) -> Path:
 def object_of(source: Path, compiler: tuple[str, ...]) -> Path:
     """``source`` compiled by ``compiler``, to be linked with kernels; it lives as long as this process."""
     return made((*compiler, "-c", str(source)), f"{source.stem}.o")
+
+
+def kernel_text(source: str) -> str:
+    """CUDA source without what it begins with and the headers that it includes."""
+    _, text = source.split("#include <cuda.h>\n#endif", 1)
+    return text.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "")
+
+
+def compile_kernels(command: Sequence[str], model: Path, folder: Path) -> Path:
+    """The library ``kernel.so`` of ``kernel.cc``, both in ``folder``, and ``model``. AssertionError where a compiler
+    does not take it."""
+    linked = [*command, "-shared", "-o", "kernel.so", "kernel.cc", str(model)]
+    done = subprocess.run(linked, cwd=folder, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:20000]
+    return folder / "kernel.so"
 
 
 @cache

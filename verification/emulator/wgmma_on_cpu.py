@@ -10,7 +10,6 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import re
-import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from tirgemm.expr import evaluate
-from tirgemm.gemm import DTYPE_BYTES
-from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap
-from verification.emulator.memory import GuardedMemory, place
-from verification.emulator.operands import KernelCall, decode, encode
-from verification.emulator.precompiled import folder_of, object_of
+from tirgemm.launch import Launch
+from verification.emulator.call_memory import addresses, argument, placed
+from verification.emulator.operands import KernelCall, decode
+from verification.emulator.precompiled import compile_kernels, folder_of, kernel_text, object_of
 
 HEADERS = Path(__file__).parent
 # As many ways to schedule as the model knows.
@@ -122,8 +120,8 @@ class Kernels:
         )
         model = object_of(_HEADER.with_suffix(".cc"), (*_COMPILER, "-O3"))
         includes = (f"-I{folder_of(_HEADER, _KERNEL_COMPILER)}", f"-I{HEADERS}")
-        _run([*_KERNEL_COMPILER, *includes, "-shared", "-o", "kernel.so", "kernel.cc", str(model)], folder)
-        self._library = ctypes.CDLL(str(folder / "kernel.so"))
+        library = compile_kernels([*_KERNEL_COMPILER, *includes], model, folder)
+        self._library = ctypes.CDLL(str(library))
 
     def __enter__(self) -> Kernels:
         return self
@@ -141,22 +139,13 @@ class Kernels:
     def outputs(self, case: KernelCall, seed: int) -> dict[str, np.ndarray]:
         """Every output of the call as it lies in memory, under the schedule that ``seed`` means. Raises Stuck,
         Forbidden."""
-        placed = {arg.name: place(arg, case.m) for arg in self._launch.tensors}
-        for arg in self._launch.tensors:
-            if not arg.output:
-                values = encode(case.tensors[arg.name], arg.dtype)
-                placed[arg.name][1][...] = values[0] if values.ndim > len(arg.shape) else values
-        memory = {name: owner for name, (owner, _) in placed.items()}
-        for workspace in self._launch.workspaces:
-            memory[workspace.name] = GuardedMemory(evaluate(workspace.nbytes, case.m))
-            if workspace.init == "zero":
-                memory[workspace.name].data[:] = 0
+        memory, views = placed(self._launch, case)
         kept: list[Any] = []
         launches = (_Launch * len(self._launch.kernels))()
         for slot, kernel in zip(launches, self._launch.kernels, strict=True):
-            values_of = [_argument(param, case, memory) for param in kernel.params]
-            arguments = (ctypes.c_void_p * len(values_of))(*(ctypes.addressof(value) for value in values_of))
-            kept += [values_of, arguments]
+            values = [argument(param, case, memory) for param in kernel.params]
+            arguments = addresses(values)
+            kept += [values, arguments]
             slot.grid, slot.threads, slot.cluster = evaluate(kernel.grid[0], case.m), kernel.block[0], kernel.cluster[0]
             slot.shared_bytes = kernel.shared_bytes + self._static_bytes
             slot.dependent = int(("programmatic_dependent_launch", 1) in kernel.attributes)
@@ -167,24 +156,23 @@ class Kernels:
             raise (Stuck if outcome == 1 else Forbidden)(message.value.decode() or "no thread can go on")
         for name, owner in memory.items():
             owner.check_guards(name)
-        return {arg.name: placed[arg.name][1].copy() for arg in self._launch.tensors if arg.output}
+        return {arg.name: views[arg.name].copy() for arg in self._launch.tensors if arg.output}
 
 
 def translated(source: str) -> tuple[str, int]:
     """The source for g++, and the bytes of its statically shared memory. Raises NotEmulated."""
-    text = source[source.index("#include <cuda.h>\n#endif") :].removeprefix("#include <cuda.h>\n#endif")
+    text = kernel_text(source)
     if match := _PLAIN_STORE.search(text):
         raise NotEmulated(f"a plain store to shared memory: {match[0].strip()}")
-    text = text.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "")
     static = 0
 
-    def placed(match: re.Match[str]) -> str:
+    def allotted(match: re.Match[str]) -> str:
         nonlocal static
         indent, kind, name, count = match.groups()
         at, static = static, static + 1024 * (1 + int(count) * 8 // 1024)
         return f"{indent}{kind}* {name} = ({kind}*)(hopper::shared() + {at});"
 
-    text = _STATIC.sub(placed, text)
+    text = _STATIC.sub(allotted, text)
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)hopper::shared();", text)
     text = _HELPER.sub(_helper, text)
     helpers, start, kernels = text.partition('extern "C" __global__')
@@ -235,36 +223,3 @@ def _call(source: str, symbol: str) -> str:
     types = [re.sub(words, "", param.strip().rsplit(" ", 1)[0]).strip() for param in signature[1].split(",")]
     passed = ", ".join(f"*({kind}*)arguments[{i}]" for i, kind in enumerate(types))
     return f"static void call_{symbol}(void** arguments) {{ {symbol}({passed}); }}\n"
-
-
-def _argument(param: object, case: KernelCall, memory: dict[str, GuardedMemory]) -> Any:
-    if isinstance(param, Pointer):
-        return ctypes.c_void_p(memory[param.name].address)
-    if isinstance(param, Scalar):
-        return ctypes.c_float(case.scalars[param.name])
-    if isinstance(param, TensorMap):
-        return _tensor_map(param, case.m, memory[param.name].address)
-    assert isinstance(param, Size)
-    value = evaluate(param.value, case.m)
-    return ctypes.c_int(value) if param.dtype == "i32" else ctypes.c_longlong(value)
-
-
-def _tensor_map(spec: TensorMap, m: int, base: int) -> Any:
-    """The model's own form of a TMA descriptor: base, rank, sizes, strides, box, swizzle, bytes of an element."""
-    assert (spec.interleave, spec.oob_fill, set(spec.element_strides)) == (0, 0, {1})
-    box = spec.box_at(m)
-    assert set(box[2:]) <= {1}
-    sizes = [evaluate(dim, m) for dim in spec.dims]
-    strides = [evaluate(stride, m) for stride in spec.strides]
-    words = [base, len(sizes), *(*sizes, 1)[:3], *(*strides, 0)[:2], *(*box, 1)[:3]]
-    # Aligned as the type is: of the room the first address that is.
-    room = (ctypes.c_ulonglong * 32)()
-    at = -ctypes.addressof(room) % 64 // 8
-    view = (ctypes.c_ulonglong * 16).from_buffer(room, at * 8)
-    view[:12] = [*words, spec.swizzle, DTYPE_BYTES[spec.dtype]]
-    return view
-
-
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:20000]

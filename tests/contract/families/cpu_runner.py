@@ -15,8 +15,9 @@ from tirgemm.families.base import Program
 from tirgemm.launch import Pointer, Scalar, Size
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.compile import compile_program
-from verification.emulator.memory import POISON, GuardedMemory, place
-from verification.emulator.operands import KernelCall, decode, encode
+from verification.emulator.call_memory import placed
+from verification.emulator.memory import POISON, GuardedMemory
+from verification.emulator.operands import KernelCall, decode
 
 _NONE, _INT, _FLOAT, _POINTER = 0, 1, 3, 4
 
@@ -34,17 +35,7 @@ def run(program: Program, case: KernelCall, device: Device) -> np.ndarray:
 
 def call(binary: Binary, case: KernelCall) -> np.ndarray:
     launch, gemm = binary.launch, case.gemm
-    memory: dict[str, GuardedMemory] = {}
-    views: dict[str, np.ndarray] = {}
-    for arg in launch.tensors:
-        memory[arg.name], views[arg.name] = place(arg, case.m)
-        if not arg.output:
-            values = encode(case.tensors[arg.name], arg.dtype)
-            views[arg.name][...] = values[0] if values.ndim > len(arg.shape) else values
-    for workspace in launch.workspaces:
-        memory[workspace.name] = GuardedMemory(evaluate(workspace.nbytes, case.m))
-        if workspace.init == "zero":
-            memory[workspace.name].data[:] = 0
+    memory, views = placed(launch, case)
     before = {arg.name: memory[arg.name].raw.copy() for arg in launch.tensors}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.so"

@@ -49,9 +49,10 @@ from tirgemm.tuning.workbench import Workbench
 
 with Workbench(device("cpu"), MemoryStore(), lock_dir=Path(sys.argv[1]), processes=1) as bench:
     sys.modules["tvm"] = sys.modules["tvm_ffi"] = None
-    from tirgemm.tuning.set_tuning import tuning_of
+    from tirgemm.tuning.set_tuning import tuning_class
 
-    record = tuning_of(Gemm.parse("33x17x19:f32:nt"), bench, "sustained").fallback()
+    gemm = Gemm.parse("33x17x19:f32:nt")
+    record = tuning_class(gemm)(gemm, bench, "sustained").fallback()
     assert record.certificate is not None and record.certificate.passed
 hopper = named_device("sm_90a")
 for text in ("1001x1021x1027:f16:nt", "16x4096x4096:bf16:nn"):

@@ -238,7 +238,7 @@ def test_known_points_are_counted_apart_from_rejected_ones() -> None:
     searched.ask(40)
     searched.ask(40)
     assert searched.pruned == {}
-    assert searched.repeats > 0
+    assert searched.filter.repeats > 0
 
 
 def test_a_pruned_example_in_the_records_is_neither_known_nor_learnt() -> None:

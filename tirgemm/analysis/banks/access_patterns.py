@@ -64,7 +64,7 @@ def ldmatrix(rows: int, columns: int, matrices: int = 4, *, transposed: bool = F
     return Pattern(str(access), access, at[:, :1] + lanes % down, at[:, 1:] + lanes // down * MATRIX)
 
 
-def mma_fragments(rows: int, columns: int, name: str = "wmma load") -> Pattern:
+def mma_fragments(rows: int, columns: int) -> Pattern:
     """The 32-bit loads of 16x16 fragments as mma.sync has them in registers, for 16-bit elements.
 
     Lane l of a warp has the pairs of columns 2 (l mod 4) and on in rows l / 4 of each 8x8 quarter: what the padding
@@ -73,7 +73,7 @@ def mma_fragments(rows: int, columns: int, name: str = "wmma load") -> Pattern:
     lanes = np.arange(WARP)
     at = _tiles(rows, columns, MATRIX, MATRIX)
     access = SharedAccess("load", 4)
-    return Pattern(name, access, at[:, :1] + lanes // 4, at[:, 1:] + lanes % 4 * _PAIR)
+    return Pattern("wmma load", access, at[:, :1] + lanes // 4, at[:, 1:] + lanes % 4 * _PAIR)
 
 
 def copy_store(

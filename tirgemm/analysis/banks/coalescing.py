@@ -137,8 +137,8 @@ def _ratio(part: SupportsFloat, whole: SupportsFloat) -> float:
     return float(part) / float(whole) if float(whole) else 0.0
 
 
-def matrix_addresses(coordinates: ArrayLike, ld: int, element_bytes: int, base: int = 0) -> Integers:
+def matrix_addresses(coordinates: ArrayLike, ld: int, element_bytes: int) -> Integers:
     """Byte addresses of (row, column) pairs [..., 2] of a row-major matrix with leading dimension ``ld`` in
     elements."""
     at = np.asarray(coordinates, dtype=np.int64)
-    return np.asarray(base + (at[..., 0] * ld + at[..., 1]) * element_bytes, dtype=np.int64)
+    return np.asarray((at[..., 0] * ld + at[..., 1]) * element_bytes, dtype=np.int64)

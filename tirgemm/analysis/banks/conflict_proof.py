@@ -20,6 +20,8 @@ from tirgemm.layouts import Layout, Swizzle
 STRICTEST = "sm_80"
 _MOST_BITS = 5
 _MOST_SHIFT = 12
+# Bytes.
+_LONGEST_PAD = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,6 @@ class Proof:
     @property
     def conflict_free(self) -> bool:
         return self.collision is None
-
-    @property
-    def ways(self) -> float:
-        """Wavefronts over the fewest: 1 if free."""
-        return self.report.total_wavefronts / max(1, int(self.report.fewest.sum()))
 
     def __str__(self) -> str:
         what = f"layout {self.layout}, {self.pattern.name}: "
@@ -139,14 +136,12 @@ def is_conflict_free(layout: Layout, patterns: Sequence[Pattern], arch: str = ST
     return all(misalignment(layout, p) is None and prove(layout, p, arch).conflict_free for p in patterns)
 
 
-def smallest_pad(
-    layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST, most_bytes: int = 128
-) -> Layout | None:
+def smallest_pad(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> Layout | None:
     """``layout`` with the fewest padded elements (none included) with which no pattern conflicts; None if none does.
 
     Banks repeat every 128 bytes, so that a longer pad is never needed.
     """
-    for pad in range(most_bytes // layout.element_bytes):
+    for pad in range(_LONGEST_PAD // layout.element_bytes):
         padded = layout.with_(stride=layout.columns + pad, permutation=None)
         if is_conflict_free(padded, patterns, arch):
             return padded
@@ -187,16 +182,11 @@ class Solution:
     padded: Layout | None
     permuted: Layout | None
 
-    @property
-    def best(self) -> Layout | None:
-        """Plain rows, else permuted ones, which take no more shared memory, else padded ones."""
-        return self.plain or self.permuted or self.padded
 
-
-def solve(layout: Layout, patterns: Sequence[Pattern], arch: str = STRICTEST) -> Solution:
+def solve(layout: Layout, patterns: Sequence[Pattern]) -> Solution:
     """The layouts of ``layout``'s rows and columns that are conflict-free for every pattern, loads and stores
     together."""
     plain = layout.with_(stride=layout.columns, permutation=None)
-    if is_conflict_free(plain, patterns, arch):
+    if is_conflict_free(plain, patterns):
         return Solution(plain, plain, None)
-    return Solution(None, smallest_pad(layout, patterns, arch), find_swizzle(layout, patterns, arch))
+    return Solution(None, smallest_pad(layout, patterns), find_swizzle(layout, patterns))

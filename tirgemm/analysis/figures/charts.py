@@ -14,7 +14,7 @@ _WIDTH = 760
 _MOST_WAVES = 12
 
 
-def waves_picture(items: int, slots: int, *, what: str = "blocks", units: int = 0, title: str = "") -> str:
+def waves_picture(items: int, slots: int, *, what: str = "blocks", units: int = 0) -> str:
     """``items`` of equal work in waves of ``slots`` at a time, a bar a wave; what the last one leaves idle is hollow.
 
     ``units``: SMs, for a mark at each where the slots are a multiple of them. Raises InvalidRequest below 1.
@@ -47,9 +47,7 @@ def waves_picture(items: int, slots: int, *, what: str = "blocks", units: int = 
         shapes.append(text(left, y + 15, f"{units} SMs, {slots // units} at a time on each", "s"))
         y += 18
     idle = 1 - items / (turns * slots)
-    heading = (
-        title or f"{items} {what} in {turns} wave{'s' if turns > 1 else ''} of {slots}: {idle:.1%} of the slots idle"
-    )
+    heading = f"{items} {what} in {turns} wave{'s' if turns > 1 else ''} of {slots}: {idle:.1%} of the slots idle"
     return picture(_WIDTH, y + 6, heading, shapes)
 
 

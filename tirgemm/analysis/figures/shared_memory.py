@@ -20,6 +20,7 @@ _TOP = 30  # below the title
 _MARGIN = 8
 _LINE = 16
 _UNIT_BANKS = 4  # banks of one colour: 16 bytes
+_MOST_ROWS, _MOST_COLUMNS = 32, 64  # of a copy
 
 
 def bank_picture(report: BankReport, request: int = 0, title: str = "") -> str:
@@ -78,10 +79,10 @@ def _wanting(phase: BankPhase, bank: int, word: int) -> list[int]:
     ]
 
 
-def copy_picture(copy: TiledCopy, title: str = "", most_rows: int = 32, most_columns: int = 64) -> str:
+def copy_picture(copy: TiledCopy, title: str = "") -> str:
     """The thread-value map of a copy: the tile, each thread's runs of values, threads of a warp in turning colours."""
     rows, columns = copy.tiler
-    shown_rows, shown_columns = min(rows, most_rows), min(columns, most_columns)
+    shown_rows, shown_columns = min(rows, _MOST_ROWS), min(columns, _MOST_COLUMNS)
     at = copy.elements()
     value_of = np.empty((rows, columns), dtype=np.int64)
     value_of[at[..., 0], at[..., 1]] = np.arange(copy.value_count)

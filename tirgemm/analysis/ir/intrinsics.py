@@ -71,7 +71,8 @@ def visit(walker: Any, name: str, call: Any) -> None:
         if name == "cuda.wgmma_encode_matrix_descriptor":
             _descriptor(walker, call)
         elif name.startswith("ptx.mapa"):
-            _map_address(walker, call)
+            # Where the same place is in another block, which has the same banks.
+            walker.assign(call.args[0].source, call.args[0].indices, call.args[1])
         return
     if name in ("call_extern", "call_packed") or name.startswith(("ptx", "cuda.")) or not _is_pure(call):
         label = str(call.args[0].value) if name == "call_extern" else name
@@ -300,11 +301,6 @@ def _descriptor(walker: Any, call: Any) -> None:
     walker.pointees[walker.register_name(load.source, index)] = buffer
     number = walker.integer(swizzle)
     walker.descriptors[buffer] = core_matrix.described(int(number.value) if number.kind == "const" else -1)
-
-
-def _map_address(walker: Any, call: Any) -> None:
-    """mapa: where the same place is in another block, which has the same banks."""
-    walker.assign(call.args[0].source, call.args[0].indices, call.args[1])
 
 
 def _fragment(walker: Any, call: Any) -> None:

@@ -74,7 +74,7 @@ def requests_of(site: Site, conditions: Sequence[IrExpr], dimensions: Sequence[D
     """
     guards = [g for g in (*conditions, *site.guards) if g.kind != "const" or not g.value]
     if any(g.kind == "const" for g in guards):
-        return _none()
+        return Requests(np.zeros((0, LANES), np.int64), np.zeros((0, LANES), np.bool_), np.zeros(0, np.int64))
     addresses = [site.address] if site.source is None else [site.address, site.source]
     reduced = [_reduced(number, addresses, guards, dimensions) for number in range(len(dimensions))]
     sampled = False
@@ -107,10 +107,6 @@ def requests_of(site: Site, conditions: Sequence[IrExpr], dimensions: Sequence[D
 def _spread(value: IrValue, behind: tuple[int, ...]) -> IrValue:
     """Values [n, 1 or 32] on their axis, with the axes of later dimensions between."""
     return value.reshape(value.shape[0], *behind, value.shape[1])
-
-
-def _none() -> Requests:
-    return Requests(np.zeros((0, LANES), np.int64), np.zeros((0, LANES), np.bool_), np.zeros(0, np.int64))
 
 
 def _sampled(dimension: Dimension) -> Dimension:

@@ -68,12 +68,11 @@ class Assign:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Loop:
-    """A counted loop from 0; ``variable`` is its symbol. ``unrolled``: the source asks the compiler to unroll it."""
+    """A counted loop from 0; ``variable`` is its symbol."""
 
     variable: str
     extent: IrExpr
     body: Statements
-    unrolled: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 WIDEST = 16
-_UNROLLED = 3
 
 
 def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]) -> Tree:
@@ -130,8 +129,7 @@ class _Walker(Values):
         self.loops += 1
         name = f"loop%{self.loops}:{node.loop_var.name}"
         self.values[node.loop_var] = make("add", symbol(name), self.integer(node.min))
-        unrolled = int(node.kind) == _UNROLLED
-        self.out.append(Loop(name, self.integer(node.extent), self.block(node.body), unrolled))
+        self.out.append(Loop(name, self.integer(node.extent), self.block(node.body)))
 
     def on_While(self, node: Any) -> None:
         self.loads(node.condition)

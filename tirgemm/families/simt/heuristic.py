@@ -11,7 +11,7 @@ from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.expr import evaluate
-from tirgemm.families.base import LoadWaits
+from tirgemm.families.base import LoadWaits, accepted
 from tirgemm.families.common.alignment import access_width
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.simt.loads import loads_per_fma
@@ -88,7 +88,7 @@ def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     for number, config in enumerate(_candidates(gemm, choices)):
         predicted.append((predict_us(gemm, config, device, regime), number, config))
     for _, _, config in sorted(predicted, key=lambda entry: entry[:2]):
-        if all(rule.check(gemm, config, device) is None for rule in RULES):
+        if accepted(RULES, gemm, config, device):
             return config
     raise Unsupported(f"simt has no default for {gemm} on {device.name}: every shape of its list breaks a rule")
 

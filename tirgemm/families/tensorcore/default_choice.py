@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.base import Rule
+from tirgemm.families.base import Rule, accepted
 from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
 from tirgemm.gemm import Gemm, Regime
 
@@ -39,6 +39,6 @@ def blocks(gemm: Gemm, cut: BlockWork) -> int:
 def first_valid(family: str, configs: Iterator[Config], rules: Sequence[Rule], gemm: Gemm, device: Device) -> Config:
     """The first config that passes every rule. Raises Unsupported where none does."""
     for config in configs:
-        if all(rule.check(gemm, config, device) is None for rule in rules):
+        if accepted(rules, gemm, config, device):
             return config
     raise Unsupported(f"{family} has no default for {gemm} on {device.name}: every cut of its table breaks a rule")

@@ -217,15 +217,15 @@ def k_major(gemm: Gemm, operand: Operand) -> bool:
     return not gemm.trans_a if operand == "a" else gemm.trans_b
 
 
-def shared_layout(kind: str, rows: int, runs: int, pad: int = 1) -> Layout:
+def shared_layout(kind: str, rows: int, runs: int) -> Layout:
     """A tile's runs of 16 bytes in shared memory, ``runs`` a row.
 
     ``permuted``: eight rows' runs of one column, which ldmatrix reads together, lie in eight different places of 128
-    bytes; rows of 16 and 32 bytes share such a line, so that they move by a part of it alone. ``padded``: ``pad`` runs
+    bytes; rows of 16 and 32 bytes share such a line, so that they move by a part of it alone. ``padded``: a run
     after each row.
     """
     if kind == PADDED:
-        return Layout.padded(rows, runs, RUN_BYTES, pad)
+        return Layout.padded(rows, runs, RUN_BYTES, 1)
     if kind == PERMUTED and runs > 1:
         bits = runs.bit_length() - 1
         return Layout.permuted(rows, runs, RUN_BYTES, Swizzle(min(3, bits), 0, max(3, bits)))
@@ -246,10 +246,8 @@ def repacked(gemm: Gemm, operand: Operand) -> AlignedCopy | None:
 
     Raises InvalidGemm where it takes more than 16 GiB.
     """
-    if copy_width(gemm, operand) == RUN:
-        return None
     width = copy_width(gemm, operand)
-    return AlignedCopy.of(gemm, operand, width, width)
+    return None if width == RUN else AlignedCopy.of(gemm, operand, width, width)
 
 
 def repacked_bytes(gemm: Gemm, load: str) -> int:

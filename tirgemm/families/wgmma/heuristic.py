@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
+from tirgemm.families.base import accepted
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
@@ -94,18 +95,18 @@ def _shortlist(
     if model is not None and model.covers("wgmma", gemm, regime):
         configs = _ranked(configs, model, gemm, device, regime)
     choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
-    accepted: list[Config] = []
+    valid: list[Config] = []
     for row in range(len(configs)):
         config = configs.config(row)
         if any(value not in choices[name] for name, value in config.knobs):
             continue  # the table is for all problems, and a space has only what its problem may use
-        if all(rule.check(gemm, config, device) is None for rule in RULES):
-            accepted.append(config)
-            if len(accepted) == count:
+        if accepted(RULES, gemm, config, device):
+            valid.append(config)
+            if len(valid) == count:
                 break
-    if not accepted:
+    if not valid:
         raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
-    return tuple(accepted)
+    return tuple(valid)
 
 
 def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[ConfigColumns, Cuts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
-from tirgemm.families.base import Rule
+from tirgemm.families.base import accepted
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
 from tirgemm.families.x86.space import has_avx512, usual_block_k
@@ -43,19 +43,15 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
                 ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
             ),
         )
-        if not _accepted(TILE_RULES, gemm, tile, device):
+        if not accepted(TILE_RULES, gemm, tile, device):
             continue
         for block_m, block_n in blocks:
             candidate = tile.with_(
                 block_m=min(block_m, choices["block_m"][-1]), block_n=min(block_n, choices["block_n"][-1])
             )
-            if _accepted(BLOCK_RULES, gemm, candidate, device):
+            if accepted(BLOCK_RULES, gemm, candidate, device):
                 return candidate
-    return next(config for config in space if _accepted(RULES, gemm, config, device))
-
-
-def _accepted(rules: tuple[Rule, ...], gemm: Gemm, config: Config, device: Device) -> bool:
-    return all(rule.check(gemm, config, device) is None for rule in rules)
+    return next(config for config in space if accepted(RULES, gemm, config, device))
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:

@@ -100,7 +100,9 @@ class Gpu:
         try:
             work()
         except BaseException:
-            abandon_capture(self.stream)
+            from cuda.bindings import driver
+
+            driver.cuStreamEndCapture(self.stream)  # whatever it answers
             raise
         graph = call("cuStreamEndCapture", self.stream)
         executable = call("cuGraphInstantiate", graph, 0)
@@ -117,13 +119,6 @@ class Gpu:
         """Copy a contiguous NumPy array; it has arrived when this returns."""
         call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
         call("cuCtxSynchronize")
-
-
-def abandon_capture(stream: Any) -> None:
-    """End a capture that failed, whatever the driver says to it."""
-    from cuda.bindings import driver
-
-    driver.cuStreamEndCapture(stream)
 
 
 def _flag(kind: str, name: str) -> Any:

@@ -36,6 +36,7 @@ _POLL_MS = 50
 _TELL_S = 0.2
 _PIECE = 1 << 20
 _KEPT_OUTPUT = 1 << 20
+_LAST_WORDS = 2000
 _REAP_S = 10.0
 START_S = 600.0
 
@@ -228,11 +229,11 @@ class ChildProcess:
         self.kill()
         return ChildDied(_cause(code), output)
 
-    def _last_words(self, size: int = 2000) -> str:
+    def _last_words(self) -> str:
         end = self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, end - size))
+        self._output.seek(max(0, end - _LAST_WORDS))
         words = self._output.read().decode(errors="replace").strip()
-        return words if end <= size else words.partition("\n")[2] or words
+        return words if end <= _LAST_WORDS else words.partition("\n")[2] or words
 
 
 class Channel:

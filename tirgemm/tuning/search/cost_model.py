@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, MissingExtra
+from tirgemm.errors import MissingExtra
 from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
@@ -167,13 +167,7 @@ class BoostedTrees:
             writes = family is not None and family.supports(candidate.gemm, self.device) is None
             self._spaces[key] = family.space(candidate.gemm, self.device) if family and writes else None
         space = self._spaces[key]
-        if space is None:
-            return False
-        try:
-            space.check(candidate.config)
-        except InvalidConfig:
-            return False
-        return True
+        return space is not None and space.has(candidate.config)
 
     def _fit(self) -> None:
         if not self._stale:

@@ -143,11 +143,6 @@ class Search:
         """For each rule the first few configs that it rejected, with the reason."""
         return {rule: list(examples) for rule, examples in self.filter.examples.items()}
 
-    @property
-    def repeats(self) -> int:
-        """How often the evolution came upon a point that was already known, and dropped it."""
-        return self.filter.repeats
-
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
 
@@ -157,13 +152,13 @@ class Search:
         if count < 1:
             raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
         draw = self._random()
-        picks = self._openers(count)
+        picks = self.first()[:count]
         self.filter.known.update(picks)
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
             self.filter.known.update(picks)
         times = self._predicted_us(picks)
-        return [self._proposal(point, us) for point, us in zip(picks, times, strict=True)]
+        return [Proposal(self.filter.config(point), us) for point, us in zip(picks, times, strict=True)]
 
     def tell(self, candidates: Sequence[Candidate]) -> None:
         """Take in results, whatever their status. Candidates of another problem, device or regime are refused."""
@@ -228,9 +223,6 @@ class Search:
     def _fast_of_same_sizes(self) -> list[Point]:
         """What is fast in problems of the same sizes, where more is tried than was offered."""
         return list(dict.fromkeys(self._valid(self._of_same_sizes())))[:SAME_SIZES] if self.first_count else []
-
-    def _openers(self, count: int) -> list[Point]:
-        return self.first()[:count]
 
     def _next(self, count: int, draw: random.Random) -> list[Point]:
         """A part from the neighbourhood of what is fast, the others from the evolution."""
@@ -325,9 +317,6 @@ class Search:
                 if len(points) == count:
                     break
         return list(points)
-
-    def _proposal(self, point: Point, us: float | None) -> Proposal:
-        return Proposal(self.filter.config(point), us)
 
     def _random(self) -> random.Random:
         """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""

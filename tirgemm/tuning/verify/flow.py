@@ -25,7 +25,6 @@ from tirgemm.tuning.verify.plan import (
     VECTORS,
     GemmTest,
     compares_in_full,
-    is_linear,
     sizes,
 )
 from tirgemm.tuning.verify.result import WORST, ComparedElements, Verification
@@ -148,7 +147,7 @@ def _compare(backend: Backend, case: Any, in_full: bool) -> tuple[str, ComparedE
     edges += backend.compare(case, slice(0, m - EDGE), slice(n - EDGE, n))
     if edges.failures:
         return "edges", edges
-    if not is_linear(problem.gemm):
+    if problem.gemm.act != "none":
         return "edges, sampled", edges + backend.compare_random(case, NONLINEAR_SAMPLES)
     comparison = edges + backend.compare_random(case, SAMPLES)
     return "edges, sampled, freivalds", comparison if comparison.failures else comparison + freivalds(backend, case)

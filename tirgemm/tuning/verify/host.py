@@ -97,7 +97,7 @@ class HostCase:
 
 
 class HostBackend:
-    """Keeps the cases of the last problems, up to ``kept_bytes``: a search verifies one gemm many times.
+    """Keeps the cases of the last problems, up to ``_KEPT_BYTES``: a search verifies one gemm many times.
 
     ``alive`` is called between pieces of work.
     """
@@ -105,9 +105,8 @@ class HostBackend:
     reference = "numpy fp64"
     most_elements = 1 << 23
 
-    def __init__(self, alive: Callable[[], None] = lambda: None, kept_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(self, alive: Callable[[], None] = lambda: None) -> None:
         self._alive = alive
-        self._kept_bytes = kept_bytes
         self._cases: OrderedDict[GemmTest, HostCase] = OrderedDict()
 
     # -- cases ---------------------------------------------------------------------------------
@@ -117,7 +116,8 @@ class HostBackend:
         if cached is not None:
             self._cases.move_to_end(problem)
             return cached
-        self._trim()
+        while self._cases and sum(kept.nbytes for kept in self._cases.values()) > _KEPT_BYTES:
+            self._cases.popitem(last=False)
         case = HostCase(problem, {})
         rng = np.random.Generator(np.random.SFC64([problem.seed, 0 if problem.test == "exact" else 1, problem.m]))
         for name in (*problem.gemm.inputs, "d"):
@@ -133,10 +133,6 @@ class HostBackend:
         """Give the memory of all kept cases back."""
         self._cases.clear()
         gc.collect()
-
-    def _trim(self) -> None:
-        while self._cases and sum(case.nbytes for case in self._cases.values()) > self._kept_bytes:
-            self._cases.popitem(last=False)
 
     def run(self, case: HostCase, function: Callable[..., object]) -> None:
         case.operands["d"].poison()

@@ -107,10 +107,6 @@ def compares_in_full(problem: GemmTest, level: str) -> bool:
     return level == "certificate" or problem.flops <= FULL_FLOPS
 
 
-def is_linear(gemm: Gemm) -> bool:
-    return gemm.act == "none"
-
-
 @dataclass(frozen=True, slots=True)
 class OperandPlacement:
     """Where an operand lies at one m: matrices of ``rows`` x ``cols`` in memory, in elements.
