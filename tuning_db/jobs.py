@@ -95,13 +95,13 @@ class JobQueue(ClockedTables):
             if fallback_id not in kept_kernels(connection, [fallback_id]):
                 new.values["fallback_id"] = None
             now = self._now(connection)
-            (found,), added = add_jobs(self.db, connection, [new], now)
-            created = found in added
+            (live_id,), added = add_jobs(self.db, connection, [new], now)
+            created = live_id in added
             if created:
                 require_room(connection, max_queued)
             if created and asker is not None:
                 require_quota(connection, asker, now)
-            row = connection.execute(select_jobs().where(JobRow.id == found)).first()
+            row = connection.execute(select_jobs().where(JobRow.id == live_id)).first()
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one. Or
         # it was sent twice at once, and the other one has made its job.
         if row is None:
