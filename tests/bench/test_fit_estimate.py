@@ -65,3 +65,23 @@ def test_the_error_is_least_at_the_constants_that_made_the_times() -> None:
     slower = replace(present, launch_us=2 * present.launch_us)
     assert fit_estimate.error([problem], H200, "sustained", slower) > 0.0
     assert fit_estimate.regret([problem], H200, "sustained", present) == (1.0, 1.0)
+
+
+def test_tiles_that_are_shared_gain_where_rows_are_no_whole_lines() -> None:
+    """Of an operand that TMA loads, each piece of a row that lies across two lines of L2 is read from both."""
+    tile = {"tile_m": 128, "tile_n": 256, "tile_k": 64, "stages": 4, "schedule": "cooperative", "resident": 1}
+    alone = (
+        wgmma.Wgmma()
+        .default(Gemm.parse("4096x4096x4096:f16:nt"), H200, "sustained")
+        .with_(**tile, cluster_m=1, cluster_n=1, swap=0, split=1, load="tma", epilogue="tma")
+    )
+
+    def us(text: str, **changes: int) -> float:
+        gemm = Gemm.parse(text)
+        return float(estimate_us(Cuts.of(plan(gemm, alone.with_(**changes), H200.units)), gemm, H200, "sustained"))
+
+    whole, half, none = "4992x4992x4992:f16:nt", "4992x4992x5024:f16:nt", "4992x4992x5000:f16:nt"
+    assert us(whole) < us(half) < us(none)
+    assert us(none) > 1.1 * us(whole)
+    # What clusters share is read once for two blocks.
+    assert us(none, cluster_m=2) / us(none) < 0.95 * us(whole, cluster_m=2) / us(whole)
