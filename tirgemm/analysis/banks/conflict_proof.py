@@ -63,6 +63,11 @@ class Proof:
     def conflict_free(self) -> bool:
         return self.collision is None
 
+    @property
+    def ways(self) -> float:
+        """Wavefronts over the fewest: 1 if free."""
+        return self.report.total_wavefronts / max(1, int(self.report.fewest.sum()))
+
     def __str__(self) -> str:
         what = f"layout {self.layout}, {self.pattern.name}: "
         if self.collision is None:
@@ -181,6 +186,11 @@ class Solution:
     plain: Layout | None
     padded: Layout | None
     permuted: Layout | None
+
+    @property
+    def best(self) -> Layout | None:
+        """Plain rows, else permuted ones, which take no more shared memory, else padded ones."""
+        return self.plain or self.permuted or self.padded
 
 
 def solve(layout: Layout, patterns: Sequence[Pattern]) -> Solution:
