@@ -305,6 +305,10 @@ class ServiceUnreachable(ServiceError):
     code = "service_unreachable"
 
 
+class ClientClosed(ServiceUnreachable, RuntimeError):
+    """The client was closed, before it asked or meanwhile."""
+
+
 class NotCached(TirgemmError):
     """A client that is offline has no kernel of this problem, device and regime in its cache."""
 

@@ -226,7 +226,7 @@ class Gemm:
     @lru_cache(maxsize=4096)  # records name the same problems again and again
     def _parsed(cls, text: str) -> Gemm:
         head, *rest = text.strip().split(":")
-        match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head)
+        match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head, re.ASCII)
         if not match:
             raise InvalidGemm(
                 f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range, as in "
@@ -284,7 +284,7 @@ class Gemm:
             raise InvalidGemm(f"gemm field {missing[0]!r} is missing")
         values = dict(value)
         if isinstance(values["m"], str):
-            match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", values["m"])
+            match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", values["m"], re.ASCII)
             if not match:
                 raise InvalidGemm(f"gemm field m: {values['m']!r} is neither an integer nor LOW..HIGH")
             values["m"] = Range(_int(match[1]), _int(match[2]))
@@ -385,6 +385,6 @@ _FIELDS_TEXT = (*(f"{name}=" for name in (*_WORDS, *_INTEGERS)), *_FLAGS)
 
 
 def _int(text: str | None, name: str = "size") -> int:
-    if text is None or not re.fullmatch(r"-?\d{1,20}", text):
-        raise InvalidGemm(f"gemm field {name}: {text!r} is not an integer of at most 20 digits")
+    if text is None or not re.fullmatch(r"-?\d{1,20}", text, re.ASCII):
+        raise InvalidGemm(f"gemm field {name}: {text!r} is not an integer of at most 20 digits 0-9")
     return int(text)

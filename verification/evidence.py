@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,14 @@ class EvidenceFile:
     def add(self, key: str, row: Row) -> None:
         """Keep a row, which has its kernel's source hash where it has a kernel; ``save`` writes it."""
         self.rows[key] = {"key": key} | measured_at(self._head["environment"], None) | row
+
+    @contextmanager
+    def saved(self) -> Iterator[None]:
+        """Save at the end of the block, whatever ends it."""
+        try:
+            yield
+        finally:
+            self.save()
 
     def save(self) -> None:
         """Write everything, so that the file is whole at any time."""

@@ -9,7 +9,8 @@ for the sanitizer goes there first, and the tests leave it a part of the time. A
 bounded, so that what would hang is a failed launch; a hang in a barrier of the hardware is killed with its measuring
 process. The unaltered kernels run through the same mill and must pass. Started again it goes on where it stopped. On a
 named device mutants are only built. The exit code is 1 where an unaltered kernel failed or a mutant was not reached; a
-mutant that nothing catches is a row, not a failure.
+mutant that nothing catches is a row, not a failure. A device that cannot be opened any more ends the run, with 2, and
+no row comes of that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -31,8 +32,9 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
 from tirgemm.families import Family, family_named
+from tirgemm.status import Status
 from tirgemm.tuning.build.binary import Binary
-from tirgemm.tuning.measure import MeasurementTimedOut, Measurer
+from tirgemm.tuning.measure import Measurer
 from verification import alterations, command
 from verification.alterations import DELAY, LIMIT, Mutant
 from verification.altered import lowered
@@ -40,8 +42,10 @@ from verification.altered_bench import AlteredBench
 from verification.cases import Case
 from verification.covering import build_cost, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile, Row
+from verification.kernel_status import kernel_status
 from verification.options import parser
 from verification.sanitizer import AT_ONCE, CLEAN, FOUND, SanitizerReport, each
+from verification.threads import Threads
 
 DRAWN = 200
 # In a block of one warp nothing shows that a barrier is gone.
@@ -97,7 +101,7 @@ def main() -> int:
     todo = [job for job in jobs if job.key not in evidence.rows]
     print(f"{len({job.case for job in jobs})} kernels, {len(jobs)} mutants and kernels, {len(todo)} to go", flush=True)
     deadline = time.monotonic() + options.seconds
-    with AlteredBench(device, options.processes) as bench:
+    with evidence.saved(), AlteredBench(device, options.processes) as bench:
         if not device.present or options.no_sanitizer:
             _tested(bench, todo, evidence, options.parallel, deadline)
         else:
@@ -142,7 +146,7 @@ def _tested(bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, 
     }
     # The machine code of a kernel as it is, by which a mutant that changes nothing is known.
     own = {job.case: builds[job][0] for job in jobs if job.mutant == UNALTERED}
-    with Hands(bench, parallel) as hands, ThreadPoolExecutor(parallel) as pool:
+    with Hands(bench, parallel) as hands, Threads(parallel) as pool:
         waiting = {
             pool.submit(_caught, bench, hands, job, *builds[job], own.get(job.case), deadline): job for job in jobs
         }
@@ -220,15 +224,13 @@ def _caught(
 
 
 def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] | None:
-    """Which test fails first, in words, or None."""
+    """Which test fails first, in words, or None. Raises DeviceUnavailable."""
     for seed in range(tries):
         try:
             certificate = measurer.verify(package, level="candidate", seed=seed)
-        except MeasurementTimedOut as error:
-            return "hang", str(error)
         except TirgemmError as error:
-            words = str(error)
-            return ("hang" if any(trap in words for trap in _TRAPS) else "crash"), words
+            hangs = kernel_status(error, measurer) == Status.TIMED_OUT or any(trap in str(error) for trap in _TRAPS)
+            return "hang" if hangs else "crash", str(error)
         if not certificate.passed:
             worst = certificate.tests[-1]
             return f"{worst['name']} test" if worst["method"] != "guard bands" else "guard bands", worst["message"]
@@ -245,7 +247,7 @@ def sanitized(
     left = [job for job in jobs if _is_left(evidence.rows.get(job.key))]
     builds = {job: bench.build(job.case, job.mutant.alteration) for job in left}
     count = max(1, min(at_once, -(-len(left) // parallel)))
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(parallel) as pool:
+    with tempfile.TemporaryDirectory() as folder, Threads(parallel) as pool:
         waiting = [
             pool.submit(_by_tools, bench, left[i : i + count], builds, Path(folder), deadline)
             for i in range(0, len(left), count)

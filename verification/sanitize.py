@@ -7,7 +7,8 @@ Everything is built first, outside the sanitizer; then each kernel runs once und
 several processes at a time; where a process is not clean, each of its kernels again in one of its own. A planted access
 outside of memory and a planted race show that the tools see such kernels at all. Started again it goes on where it
 stopped. On a named device kernels are only built. The exit code is 1 where a tool found anything in a kernel of ours,
-missed what was planted, or was not reached.
+missed what was planted, failed itself, or was not reached. A GPU that cannot be opened any more ends the run, with 2,
+and no row comes of that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from verification.evidence import EvidenceFile, Row
 from verification.options import parser
 from verification.sanitizer import AT_ONCE, CLEAN, FOUND, TOOLS, each
 from verification.sources import hash_of
+from verification.threads import Threads
 
 BUILT, NOTICED, MISSED, BUILD_FAILED = "built", "noticed", "missed", "build_failed"
 GOOD = (BUILT, CLEAN, NOTICED)
@@ -63,10 +65,10 @@ def main() -> int:
     todo = [job for job in jobs if job.key not in evidence.rows]
     print(f"{len(cases)} kernels, {len(jobs)} runs, {len(todo)} to go", flush=True)
     deadline = time.monotonic() + options.seconds
-    with AlteredBench(device, options.processes) as bench, tempfile.TemporaryDirectory() as folder:
+    with evidence.saved(), AlteredBench(device, options.processes) as bench, tempfile.TemporaryDirectory() as folder:
         files = built(bench, todo, Path(folder), evidence)
         sources = {case: hash_of(case, device) for case in dict.fromkeys(job.case for job in files)}
-        with ThreadPoolExecutor(options.parallel) as pool:
+        with Threads(options.parallel) as pool:
             waiting = [
                 pool.submit(_run, bench, part, files, deadline)
                 for part in batches([job for job in todo if job in files], options.parallel)
@@ -76,7 +78,6 @@ def main() -> int:
                     evidence.add(job.key, row | {"source_sha256": sources[job.case]})
                     print(f"{row['status']}: {job.key} {row.get('findings', '')}", flush=True)
                 evidence.save()
-    evidence.save()
     absent = [job.key for job in jobs if job.key not in evidence.rows]
     bad = [row["key"] for row in evidence.rows.values() if row["status"] not in GOOD]
     print(f"{options.out}: {len(evidence.rows)} runs, {len(bad)} bad, {len(absent)} not reached")
@@ -146,7 +147,7 @@ def _run(
             continue
         status = report.status
         if job.alteration:
-            status = NOTICED if report.status == FOUND else MISSED
+            status = {FOUND: NOTICED, CLEAN: MISSED}.get(status, status)
         findings = {"count": report.count, "findings": list(report.findings)} if report.findings else {}
         rows[job] = _row(job) | {"status": status, "seconds": seconds} | findings
     return rows

@@ -6,12 +6,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from tirgemm.detect import gpu_of
+from tirgemm.tuning.measure import Measurer
 from verification.evidence import ROOT
 from verification.sanitized_call import BEGIN, END
 from verification.sessions import installed_tool, killed, started
@@ -27,6 +30,12 @@ _FINDING = re.compile(
     r")(.*)|^========= (Program hit .*)"
 )
 _NOISE = ("ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY")
+# The tool's words about itself and the process that it began: they say nothing of a kernel.
+_OWN_WORDS = re.compile(
+    r"^========= (?:Internal \w+ Error|Target application (?:terminated|returned)|(?:Error|ERROR|Warning|WARN): (?:"
+    r"Target application|[Pp]rocess didn't terminate|No attachable process|Unable to|Could not|Failed to|Cannot |"
+    r"Device not supported|[Uu]nsupported ))"
+)
 _KEPT = 6
 CLEAN, FOUND, FAILED, TIMED_OUT = "clean", "found", "failed", "timed_out"
 
@@ -48,7 +57,7 @@ def program() -> str:
 def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float) -> dict[str, SanitizerReport]:
     """Every package called once under ``tool`` on the GPU ``uuid``, in one process; reports by the files' stems.
 
-    Raises MissingExtra.
+    Raises MissingExtra, and DeviceUnavailable where the GPU cannot be opened any more: that says nothing of a kernel.
     """
     command = [
         program(),
@@ -78,7 +87,16 @@ def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float
         late = False
     except subprocess.TimeoutExpired:
         output, late = killed(process), True
-    return reports(output, [package.stem for package in packages], late=late)
+    said = reports(output, [package.stem for package in packages], late=late)
+    if any(report.status != CLEAN for report in said.values()):
+        require_usable(uuid, key)
+    return said
+
+
+def require_usable(uuid: str, key: str) -> None:
+    """Raises DeviceUnavailable where a new process, under no tool, cannot open the GPU ``uuid``."""
+    with tempfile.TemporaryDirectory() as folder, Measurer(gpu_of(uuid), key, lock_dir=Path(folder)) as measurer:
+        measurer.require_usable()
 
 
 def each(
@@ -86,7 +104,7 @@ def each(
 ) -> dict[Path, SanitizerReport | None]:
     """What ``tool`` says about each package: of all in one process where that is clean, else of each alone.
 
-    None where ``deadline`` (of time.monotonic) has passed. Raises MissingExtra."""
+    None where ``deadline`` (of time.monotonic) has passed. Raises as ``check``."""
     if time.monotonic() > deadline:
         return dict.fromkeys(packages)
     reports_by_name = check(tool, list(packages), key, uuid, _START_S + _KERNEL_S * len(packages))
@@ -121,22 +139,27 @@ def reports(output: str, names: list[str], *, late: bool = False) -> dict[str, S
     """What ``output`` of one run says about each kernel: words between a kernel's begin and end are about it.
 
     Words after the last end (racecheck sums up when the program ends) count for every kernel of the run, so that
-    nothing is lost: runs of one kernel each tell whose they are.
+    nothing is lost: runs of one kernel each tell whose they are. The tool's words about itself, and what it says before
+    the first kernel begins, are a run that failed.
     """
     words: dict[str, list[str]] = {name: [] for name in names}
+    begun = broken = False
     ended: dict[str, str] = {}
     now: str | None = None
     summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", output)
     for line in output.splitlines():
         if line.startswith(BEGIN):
-            now = line.removeprefix(BEGIN).strip()
+            now, begun = line.removeprefix(BEGIN).strip(), True
         elif line.startswith(END):
             name, _, result = line.removeprefix(END).strip().partition(" ")
             ended[name], now = result, None
-        match = _FINDING.match(line)
-        if match and not any(noise in line for noise in _NOISE):
+        if _OWN_WORDS.match(line):
+            broken = True
+        elif begun and _FINDING.match(line) and not any(noise in line for noise in _NOISE):
             for name in [now] if now in words else names:
                 words[str(name)].append(line.removeprefix("========= ").strip())
+    if broken:
+        summary = None
     return {name: _report(words[name], ended.get(name), summary, output, late=late) for name in names}
 
 

@@ -30,18 +30,18 @@ from tirgemm.tuning.workbench import Workbench
 from verification import command
 from verification.cases import Case, missing_choices, pairs_of, random_cases, special_cases
 from verification.evidence import EvidenceFile, Row
+from verification.kernel_status import kernel_status
 from verification.options import parser
 
 SAVE_EVERY_S = 15.0
 # Builds that wait or run ahead of the measuring process: a few for each build process.
 _AHEAD = 6
-PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, CRASHED, NO_CONFIG, SERIALISED = (
+PASSED, BUILT, WRONG, SPILLED, BUILD_FAILED, NO_CONFIG, SERIALISED = (
     "passed",
     "built",
     "wrong",
     "spilled",
     "build_failed",
-    "crashed",
     "no_config",
     "serialised",
 )
@@ -59,7 +59,8 @@ def main() -> int:
         evidence.add(str(gemm), {"gemm": str(gemm), "config": {}, "status": NO_CONFIG, "message": "no config passes"})
     evidence.summary = coverage(family, device, cases)
     print(f"{len(cases)} cases, {len(evidence.rows)} rows kept; {evidence.summary}", flush=True)
-    run(cases, device, evidence, seconds=options.seconds, processes=options.processes)
+    with evidence.saved():
+        run(cases, device, evidence, seconds=options.seconds, processes=options.processes)
     return report(cases, evidence)
 
 
@@ -111,11 +112,10 @@ def run(cases: list[Case], device: Device, evidence: EvidenceFile, *, seconds: f
                 print(f"{saved - start:.0f} s: {len(evidence.rows)} of {len(cases)} cases", flush=True)
         for future in building:
             future.cancel()
-    evidence.save()
 
 
 def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) -> Row:
-    """What became of one case. The seed of its operands is its number."""
+    """What became of one case. The seed of its operands is its number. Raises DeviceUnavailable."""
     row: Row = {"gemm": str(case.gemm), "config": dict(case.config.knobs), "seed": number}
     try:
         binary = future.result()
@@ -134,7 +134,7 @@ def row_of(bench: Workbench, number: int, case: Case, future: Future[Binary]) ->
             bench.package(case.gemm, case.config, binary), level="certificate", seed=number
         )
     except TirgemmError as error:
-        return row | {"status": str(error.outcome or CRASHED), "message": str(error)[:400]}
+        return row | {"status": str(kernel_status(error, bench.measurer)), "message": str(error)[:400]}
     row |= {
         "error": float(f"{certificate.error:.3g}"),
         "m": sorted({test["m"] for test in certificate.tests}),

@@ -13,8 +13,8 @@ from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.service.http.problems import Problem
 
-_KEY = re.compile(r"(cpu:[a-z0-9.-]+(:[a-z0-9.-]+){3}|cuda:sm_\d+a?:[a-z0-9-]+:\d+(:\d+w)?)")
-_PLACE = re.compile(r"cpu|cuda(:\d{1,4})?")
+_KEY = re.compile(r"(cpu:[a-z0-9.-]+(:[a-z0-9.-]+){3}|cuda:sm_\d+a?:[a-z0-9-]+:\d+(:\d+w)?)", re.ASCII)
+_PLACE = re.compile(r"cpu|cuda(:\d{1,4})?", re.ASCII)
 
 
 @dataclass(frozen=True)

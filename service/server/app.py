@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from tirgemm._version import __version__
 from tirgemm.service.http import problems
+from tirgemm.service.http.absolute_form import AbsoluteForm
 from tirgemm.service.http.answer_known_kernels import AnswerKnownKernels
 from tirgemm.service.http.body_limit import BodyLimit
 from tirgemm.service.http.events import LeftStreams
@@ -87,4 +88,5 @@ def create_app(state: ServiceState) -> FastAPI:
         app.include_router(router)
     app.state.routes = [route for router in routers for route in router.routes]
     app.add_middleware(RequestMetrics, state=state, routes=app.state.routes)
+    app.add_middleware(AbsoluteForm)
     return app

@@ -31,6 +31,7 @@ from tirgemm.errors import (
     InvalidRequest,
     MismatchedArtifact,
     ServiceError,
+    ServiceUnreachable,
     UntrustedArtifact,
 )
 from tirgemm.events import Downloaded, Event
@@ -362,4 +363,6 @@ def test_a_client_may_be_closed_while_it_waits(fake: FakeService, tmp_path: Path
     assert client.meta() == {"version": "0.1.0"}
     client.close()
     with pytest.raises(RuntimeError, match="closed"):
+        client.meta()
+    with pytest.raises(ServiceUnreachable, match=r"this client of .* was closed"):
         client.meta()

@@ -165,6 +165,17 @@ def test_bad_texts_are_refused(text: str) -> None:
         Gemm.parse(text)
 
 
+@pytest.mark.parametrize("digit", ["\u0663", "\uff13", "\u00b3"], ids=["arabic", "fullwidth", "superscript"])
+@pytest.mark.parametrize(
+    "text", ["{0}x3x3:f16:nt", "3x{0}x3", "1..{0}x3x3", "3x3x3:f16:nt:batch={0}", "3x3x3:f16:nt:lda={0}2"]
+)
+def test_only_the_digits_0_to_9_are_digits(text: str, digit: str) -> None:
+    with pytest.raises(InvalidGemm, match=f"'[^']*{digit}"):
+        Gemm.parse(text.format(digit))
+    with pytest.raises(InvalidGemm, match=f"'1..{digit}'"):
+        Gemm.from_json({"m": f"1..{digit}", "n": 3, "k": 3})
+
+
 @settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_raises_anything_else(text: str) -> None:

@@ -47,6 +47,8 @@ def test_who_has_it_is_not_sent_it_again(
     answer = service.http.request(method, url, headers={"If-None-Match": pattern.format(etag)})
     assert (answer.status_code, answer.content) == (304, b"")
     assert answer.headers["etag"] == etag
+    several = service.http.request(method, url, headers=[("If-None-Match", tag) for tag in ('"x"', etag, '"y", "z"')])
+    assert several.status_code == 304
     other = service.http.request(method, url, headers={"If-None-Match": '"0000"'})
     assert other.status_code == 200
 

@@ -109,6 +109,42 @@ def test_our_own_pages_and_who_is_no_browser_may(service: Service) -> None:
     assert answer.status_code == 409, "no worker has the device: the request was looked at"
 
 
+# -- targets that are whole URLs ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("authority", ["127.0.0.1", "localhost:8000", "LOCALHOST", "[::1]:80"])
+@pytest.mark.parametrize("scheme", ["http", "HTTPS"])
+def test_a_whole_url_is_served_as_its_path_is(service: Service, scheme: str, authority: str) -> None:
+    record = kernel_record(service.store, JobRequest(Gemm.parse(ODD), CPU))
+    base = f"{scheme}://{authority}".encode()
+    for path in (f"/v1/kernels/{record.id}", "/v1/kernels?limit=1", "/v1/kernels?limit=0", "/nothing%20here"):
+        known = service.http.get(path)
+        # The header's Host does not count beside the target's (RFC 9112, 3.2.2).
+        extensions = {"target": base + path.encode()}
+        answer = service.http.get("/", headers={"Host": "attacker.example"}, extensions=extensions)
+        assert (answer.status_code, answer.content) == (known.status_code, known.content)
+    assert service.http.get("/x", extensions={"target": base}).status_code == service.http.get("/").status_code
+    headers = {"Content-Type": "application/json", "Prefer": "wait=0"}
+    extensions = {"target": base + b"/v1/kernels"}
+    answer = service.http.post("/", content=BODY, headers=headers, extensions=extensions)
+    assert answer.status_code == 409, "no worker has the device: the request was looked at"
+
+
+@pytest.mark.parametrize("authority", ["attacker.example", "user@localhost", "", "localhost:8000:1"])
+def test_a_whole_url_of_another_host_is_421(service: Service, authority: str) -> None:
+    extensions = {"target": f"http://{authority}/v1/kernels".encode()}
+    answer = service.http.get("/", headers={"Host": "localhost"}, extensions=extensions)
+    assert (answer.status_code, answer.json()["code"]) == (421, "misdirected_request")
+
+
+def test_a_page_of_another_site_is_403_by_a_whole_url_too(service: Service) -> None:
+    headers = {"Host": "attacker.example", "Origin": "http://attacker.example"}
+    answer = service.http.get("/", headers=headers, extensions={"target": b"http://localhost/v1/kernels"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "cross_origin")
+    answer = service.http.get("/", extensions={"target": b"ftp://localhost/v1/kernels"})
+    assert answer.status_code == 404
+
+
 # -- methods -----------------------------------------------------------------------------------------
 
 

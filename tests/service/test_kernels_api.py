@@ -317,6 +317,12 @@ def test_a_device_of_no_worker_is_409_and_says_which_there_are(service: Service,
         assert CPU.key in body["detail"]
 
 
+@pytest.mark.parametrize("device", ["cuda:\u0663", "cuda:sm_80:some-card:\u0661"])
+def test_a_device_is_numbered_with_the_digits_0_to_9(service: Service, device: str) -> None:
+    answer = service.post(device=device)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_device")
+
+
 def test_without_any_worker_a_new_problem_is_409(tmp_path: Path) -> None:
     with serving(tmp_path, fallback_seconds=0.1) as service:
         for body in ({}, {"device": "cpu"}, {"device": CPU.key}, {"device": "sm_90a", "verify": False}):

@@ -360,7 +360,9 @@ def test_revocations_are_served_as_signed_with_a_tag_and_keys_follow(tmp_path: P
         assert shown == signing.listed
         assert answer.content == (tmp_path / LIST_FILE).read_bytes()
         tag = answer.headers["etag"]
-        assert service.http.get("/v1/revocations", headers={"If-None-Match": tag}).status_code == 304
+        for tags in ([tag], ['"other"', tag], [tag, '"other"'], [f'"other", {tag}', '"x"']):
+            answer = service.http.get("/v1/revocations", headers=[("If-None-Match", one) for one in tags])
+            assert answer.status_code == 304
         assert [entry["key"] for entry in service.http.get("/v1/keys").json()["keys"]] == list(signing.public)
         former = signing.former[0].public
         signing.revoke(former, "it leaked")

@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.sample_source import SampleSource
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -190,3 +191,30 @@ def test_a_race_of_the_model_does_not_take_a_linears_activation_away(monkeypatch
     computed.clear()
     linear_race._ratio(5, [own()[0]])
     assert computed == []
+
+
+def test_what_shares_no_parameters_of_a_plain_linear_is_refused() -> None:
+    from tirgemm.torch import Linear
+
+    class Twice(torch.nn.Linear):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return 2 * super().forward(x)
+
+    parametrized = torch.nn.Linear(K, N)
+    torch.nn.utils.parametrize.register_parametrization(parametrized, "weight", torch.nn.Identity())
+    plain = torch.nn.Linear(K, N)
+    refused = {
+        "None": None,
+        "'layer'": "layer",
+        "Linear'": torch.nn.Linear,
+        "Conv1d Conv1d": torch.nn.Conv1d(K, N, 1),
+        "ParametrizedLinear .* no parameter of its own": parametrized,
+        "LazyLinear .* first call": torch.nn.LazyLinear(N),
+        "Twice .* computes something else": Twice(K, N),
+    }
+    for words, given in refused.items():
+        with pytest.raises(InvalidRequest, match=f"(?s)^module is .*{words}.*give a (plain )?torch.nn.Linear$"):
+            Linear.of(given)
+    derived = type("Derived", (torch.nn.Linear,), {})(K, N)
+    for given in (plain, derived, Linear(K, N, act="relu"), torch.nn.Linear(K, N, bias=False)):
+        assert Linear.of(given).weight is given.weight

@@ -4,6 +4,7 @@ faster."""
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_pytorch_keeps_the_rows_for_which_it_is_faster(
     table.add(kernel)
     made[0](torch.randn(16, K))
     assert ran[6:] == [16], "added again, it is offered again"
+
+
+def test_a_report_lists_lost_rows_in_their_order(table: Any) -> None:
+    made, source = model(), SampleSource(stored=[WIDE])
+    report = accelerated(made, source, policy="tuned", measured=False)
+    kernel = table.find(WIDE, source.made[0].device)
+    table.exclude_rows(kernel, {Range(17, 32): 1.5, Range(1, 1): math.nan, Range(2, 16): 1.25})
+    told = "not raced for 1 rows, 1.250 of its time for 2..16 rows, 1.500 of its time for 17..32 rows"
+    assert report.linears[0].problems == ((WIDE, f"tuned; {SLOWER}, {told}"),)
 
 
 @pytest.mark.parametrize(("ratio", "is_kept"), [(0.96, True), (0.985, False), (0.995, False)])

@@ -237,6 +237,56 @@ def test_operands_are_copied_only_for_a_kernel_that_is_there(monkeypatch: pytest
         TABLE.remove(made)
 
 
+def test_an_output_over_an_input_is_what_it_is_without_routing() -> None:
+    from tirgemm.torch import register, routed
+    from tirgemm.torch.kernel_table import TABLE
+
+    size = 8
+    start, a, b = integers(2 * size, size), integers(size, size), integers(size, size)
+
+    def result(call: Any) -> Any:
+        """What ``call`` makes of all the memory, or says."""
+        memory = start.clone()
+        try:
+            call(memory, memory[:size])
+        except RuntimeError as error:
+            return str(error)
+        return memory
+
+    calls = {
+        "transposed": lambda _, x: torch.addmm(x.t(), a, b, out=x),
+        "scaled": lambda _, x: torch.addmm(x.t(), a, b, beta=2, out=x),
+        "not read": lambda _, x: torch.addmm(x.t(), a, b, beta=0, out=x),
+        "a row": lambda _, x: torch.addmm(x[1], a, b, out=x),
+        "a column": lambda _, x: torch.addmm(x[:, 1], a, b, out=x),
+        "every other row": lambda memory, x: torch.addmm(memory[::2, :1].expand(size, size), a, b, out=x),
+        "shifted": lambda memory, x: torch.addmm(memory[1 : size + 1], a, b, out=x),
+        "batch": lambda _, x: torch.baddbmm(x.t()[None], a[None], b[None], out=x[None]),
+    }
+    wanted = {name: result(call) for name, call in calls.items()}
+    assert "refer to a single memory location" in wanted["transposed"]
+    text = f"{size}x{size}x{size}:f32:nn"
+    kernels = [kernel(text + more) for more in ("", ":alpha", ":alpha:beta", ":bias")]
+    for each in kernels:
+        register(each)
+    try:
+        for name, call in calls.items():
+            with routed() as counted:
+                got = result(call)
+            assert got == wanted[name] if isinstance(got, str) else torch.equal(got, wanted[name]), name
+            assert counted.served == 0, name
+        with routed() as counted:
+            beside = torch.addmm(start[:size].t(), a, b, out=torch.empty(size, size))
+            over = start[:size].clone()
+            torch.addmm(over, a, b, beta=0, out=over)
+        assert torch.equal(beside, start[:size].t() + a @ b)
+        assert torch.equal(over, a @ b)
+        assert counted.counts == {("addmm", "served"): 2}
+    finally:
+        for each in kernels:
+            TABLE.remove(each)
+
+
 def test_a_source_that_fails_leaves_calls_to_pytorch() -> None:
     from tirgemm.torch import routed
 

@@ -174,6 +174,40 @@ def test_a_service_that_goes_away_behind_its_default_leaves_that(client: Client,
     check()
 
 
+def test_a_client_that_is_closed_meanwhile_leaves_what_is_there_and_is_told(
+    client: Client, fake: Unlisted, table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, report, check = accelerated(client)
+    while role(table) != "fallback":
+        assert not report.failures
+    client.close()
+    assert report.wait(PATIENCE_S)
+    assert report.failures[GEMM].startswith("this client of http://service.test was closed")
+    assert f"no tuned kernel for {GEMM}: {report.failures[GEMM]}" in caplog.text
+    assert report.linears[0].problems == ((GEMM, "default"),)
+    check()
+    table.remove(table.find(GEMM, CPU))
+    asked = len(fake.requests)
+    _, report, check = accelerated(client)
+    assert role(table) == "fallback", "the cache has it"
+    assert len(fake.requests) == asked
+    check()
+
+
+def test_an_error_that_ends_the_work_of_a_source_is_logged(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("items")
+
+    monkeypatch.setattr(client, "submit_batch", broken)
+    _, report, check = accelerated(client)
+    assert report.wait(PATIENCE_S)
+    assert report.failures == {GEMM: "'items'"}
+    assert "KeyError: 'items'" in caplog.text
+    check()
+
+
 def test_a_service_that_is_away_from_the_start_is_told_in_the_report(client: Client, fake: Unlisted) -> None:
     fake.listed = True
     fake.broken["/v1/kernels"] = [httpx.ConnectError("gone") for _ in range(1000)]

@@ -275,6 +275,7 @@ def test_the_sanitizer_s_process_calls_on_the_gpu_that_it_is_told(
     monkeypatch.setattr(sanitizer, "program", lambda: "compute-sanitizer")
     monkeypatch.setattr(sanitizer, "help_text", lambda: "")
     monkeypatch.setattr(sanitizer, "started", started)
+    monkeypatch.setattr(sanitizer, "require_usable", lambda *_: None)
     monkeypatch.setattr(sanitized_call, "without_torch", lambda: None)
     monkeypatch.setattr(sanitized_call, "gpu_of", said.append)
     monkeypatch.setattr(sanitized_call, "Gpu", lambda device: device)

@@ -26,7 +26,7 @@ from tirgemm._client.service_json import parse_json, whole_number
 from tirgemm._extras import needed_by
 from tirgemm._terminal.plain_text import plain
 from tirgemm.artifact.closing import Closing
-from tirgemm.errors import CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
+from tirgemm.errors import ClientClosed, CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
 
 with needed_by("tirgemm.Client"):
     import httpx
@@ -215,13 +215,23 @@ class ServiceConnection(Closing):
                 if deadline.passed and not isinstance(error, httpx.TimeoutException):
                     raise _late(None, deadline) from error
                 raise
+            except RuntimeError as error:  # httpx's words for a client that was closed meanwhile
+                self._refuse_closed(error)
+                raise
 
     def _refuse_offline(self) -> None:
         if self.offline:
             raise ServiceUnreachable(f"this client is offline; {self.url} is asked for nothing")
 
+    def _refuse_closed(self, cause: Exception | None = None) -> None:
+        if self.closed:
+            raise ClientClosed(
+                f"this client of {self.url} was closed; keep it open for as long as kernels are to come of it"
+            ) from cause
+
     def _patiently(self, send: Callable[[], T], patience: float) -> T:
         self._refuse_offline()
+        self._refuse_closed()
         started, attempt = time.monotonic(), 0
         outage = Outage(self.url, patience)
         while True:
@@ -234,12 +244,14 @@ class ServiceConnection(Closing):
                 if error.http_status not in RETRIED_STATUSES and error.problem.get("code") != "rate_limited":
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
+            self._refuse_closed(failure)
             attempt += 1
             away = time.monotonic() - started
-            if self._closing.is_set() or away + wait > patience:
+            if away + wait > patience:
                 raise unreachable(self.url, failure, patience) from failure
             outage.tell(failure, away)
             self.pause(wait)
+            self._refuse_closed(failure)
 
 
 class Outage:

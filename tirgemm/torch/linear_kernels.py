@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from tirgemm.gemm import Gemm, Range
 from tirgemm.torch.kernel_lookup import BEING_MADE, KernelLookup, role_of
@@ -68,7 +69,8 @@ class LinearKernels:
         device = self.linear.device
         kernel = self._table.find(gemm, device) if device is not None else None
         left = self._table.excluded_rows(gemm, device) if device is not None else {}
-        told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows{_but(ratio)}" for rows, ratio in left.items())
+        lost = sorted(left.items(), key=itemgetter(0))
+        told = ", ".join(f"{_measured(ratio)} for {_counted(rows)} rows{_but(ratio)}" for rows, ratio in lost)
         if kernel is not None:
             return f"{role_of(kernel)}; {SLOWER}, {told}" if left else role_of(kernel)
         if left:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tirgemm.errors import InvalidRequest
 from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.packed_weight import PackedWeight
 
@@ -55,7 +56,9 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
 
     @classmethod
     def of(cls, module: nn.Linear, *, act: str = "none", prepack: bool = False, invariant: bool = False) -> Linear:
-        """A Linear that shares the parameters of ``module``."""
+        """A Linear that shares the parameters of ``module``. Raises InvalidRequest for what is no plain Linear: one
+        whose weight or result is computed otherwise, as by ``parametrize``."""
+        _require_plain(module)
         shared = cls.__new__(cls)
         nn.Module.__init__(shared)
         shared.in_features, shared.out_features = module.in_features, module.out_features
@@ -123,6 +126,24 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
         forget_served(*self._parameters.values())
         super()._load_from_state_dict(*given, **more)
+
+
+def _require_plain(module: nn.Linear) -> None:
+    if not isinstance(module, nn.Linear):
+        raise InvalidRequest(f"module is {_shown(module)}; give a torch.nn.Linear")
+    fault = ""
+    if any(name not in module._parameters for name in ("weight", "bias")):
+        fault = "its weight or bias is no parameter of its own, but computed (a parametrization, say)"
+    elif nn.parameter.is_lazy(module.weight):
+        fault = "its weight is made at its first call"
+    elif type(module).forward not in (nn.Linear.forward, Linear.forward):
+        fault = "its class computes something else, or otherwise"
+    if fault:
+        raise InvalidRequest(f"module is {_shown(module)}: {fault}; give a plain torch.nn.Linear")
+
+
+def _shown(module: object) -> str:
+    return f"{type(module).__name__} {module!r:.80}" if isinstance(module, nn.Module) else f"{module!r:.80}"
 
 
 def _scripted(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:

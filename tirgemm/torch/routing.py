@@ -119,6 +119,8 @@ class _Router:
                 choice = choose(operands, tuned=self.tuned)
         if not isinstance(choice, PreparedCall):
             return None, choice.reason
+        if call.out is not None and any(_overlap(call.out, tensor) for tensor in _unseen(call, operands)):
+            return None, "output over an input"  # of which PyTorch raises an error, or has results of its own
         operands = made_dense(operands)
         try:
             return choice.run(operands.a, operands.b, operands.c, operands.bias, scalars, operands.out), SERVED
@@ -257,6 +259,27 @@ def made_dense(operands: ProductOperands) -> ProductOperands:
     given = {"a": operands.a, "b": operands.b, "c": operands.c}
     copies = {name: tensor.made() for name, tensor in given.items() if isinstance(tensor, DenseCopy)}
     return replace(operands, **copies) if copies else operands
+
+
+def _unseen(call: ProductCall, operands: ProductOperands) -> list[Tensor]:
+    """The inputs of a call that the launcher, which refuses an output that overlaps an input, is not given as they
+    are."""
+    given = (operands.a, operands.b, operands.c)
+    copied = [tensor.source for tensor in given if isinstance(tensor, DenseCopy)]
+    return [*copied, call.c] if call.c is not None and operands.c is None else copied
+
+
+def _overlap(out: Tensor, tensor: Tensor) -> bool:
+    """Whether an output lies within the same addresses as an input that is not the output itself."""
+    if (tensor.data_ptr(), tensor.shape, tensor.stride()) == (out.data_ptr(), out.shape, out.stride()):
+        return False
+    (first, end), (other_first, other_end) = _addresses(out), _addresses(tensor)
+    return first < other_end and other_first < end
+
+
+def _addresses(tensor: Tensor) -> tuple[int, int]:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _letter(tensor: Tensor) -> str:

@@ -99,7 +99,7 @@ class ServiceKernels:
         for once."""
         preparation = Preparation(tuple(gemms))
         work = self._take_listed if policy == "tuned" else self._follow
-        return run_in_background(preparation, lambda: work(preparation, device, arrived), str)
+        return run_in_background(preparation, lambda: work(preparation, device, arrived), _ended)
 
     def _take_listed(self, preparation: Preparation, device: Device, arrived: Arrived) -> None:
         for gemm, result in self.lookup_all(preparation.wanted, device).items():
@@ -208,6 +208,12 @@ def _check_there(preparation: Preparation) -> None:
     """Raises ServiceUnreachable, without asking, where the service was given up before."""
     if preparation.away:
         raise ServiceUnreachable(preparation.away)
+
+
+def _ended(error: Exception) -> str:
+    """What is said of every kernel where an error ends the work on them, and logged."""
+    LOG.error("no more kernels are taken from the service", exc_info=error)
+    return str(error) or type(error).__name__
 
 
 def _failed(preparation: Preparation, gemm: Gemm, error: TirgemmError) -> None:

@@ -29,7 +29,7 @@ from tirgemm.tuning_db import Job
 router = APIRouter(prefix="/jobs", tags=["pages"])
 
 PAGE = 50
-_SIZES = re.compile(r"\d+(\.\.\d+)?x\d+x\d+")
+_SIZES = re.compile(r"\d+(\.\.\d+)?x\d+x\d+", re.ASCII)
 # A field of a form that was left empty is no filter.
 _EMPTY = BeforeValidator(lambda value: value or None)
 ProblemFilter = Annotated[

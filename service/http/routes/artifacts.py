@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from tirgemm.errors import DamagedBlob
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.routes.parameters import etag_matches
+from tirgemm.service.http.routes.parameters import IfNoneMatch, etag_matches
 from tirgemm.service.http.state import State
 
 logger = logging.getLogger("tirgemm.service")
@@ -35,7 +35,7 @@ _RESPONSES: dict[int | str, dict[str, object]] = {
 def get_artifact(
     sha256: Name,
     state: State,
-    if_none_match: Annotated[str | None, Header()] = None,
+    if_none_match: IfNoneMatch = None,
     range_: Annotated[str | None, Header(alias="Range")] = None,
     if_range: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -49,7 +49,7 @@ def get_artifact(
         "Accept-Ranges": "bytes",
         "X-Content-Type-Options": "nosniff",
     }
-    if if_none_match is not None and etag_matches(if_none_match, etag):
+    if etag_matches(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     headers["Content-Disposition"] = f'attachment; filename="{sha256}.tirgemm"'
     size = path.stat().st_size

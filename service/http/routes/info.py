@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from typing import Annotated
 
 from anyio import fail_after, to_thread
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Response
 
 from tirgemm._version import __version__
 from tirgemm.artifact import private_file
@@ -20,7 +19,7 @@ from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, MAX_OPERAND_BYTES, M
 from tirgemm.hardware import ARCHITECTURES
 from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList, Meta, Readiness, WorkerBody
 from tirgemm.service.http.problems import Problem
-from tirgemm.service.http.routes.parameters import etag_matches
+from tirgemm.service.http.routes.parameters import IfNoneMatch, etag_matches
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
 from tirgemm.tuning_db.job_values import MAX_PRIORITY
@@ -92,14 +91,14 @@ def keys(state: State) -> KeyList:
         304: {"description": "The client has it."},
     },
 )
-def revocations(state: State, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+def revocations(state: State, if_none_match: IfNoneMatch = None) -> Response:
     """The signed list of the valid keys, and of the keys and artifacts that are revoked; 404 before there is one."""
     data = _revocations(state)
     if data is None:
         raise Problem(404, "no key was rotated here and nothing was revoked", "no_revocations")
     etag = f'"{hashlib.sha256(data).hexdigest()}"'
     headers = {"ETag": etag, "Cache-Control": "no-cache"}
-    if if_none_match is not None and etag_matches(if_none_match, etag):
+    if etag_matches(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     return Response(data, 200, headers, "application/json")
 

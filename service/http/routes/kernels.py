@@ -26,6 +26,7 @@ from tirgemm.service.http.routes.parameters import (
     ONLY_KNOWN,
     DeviceFilter,
     GemmFilter,
+    IfNoneMatch,
     PageAfter,
     RepeatableId,
     etag_matches,
@@ -125,11 +126,11 @@ def get_kernels(
 
 
 @router.get("/{kernel_id}", response_model=KernelDocument, responses={304: {"description": "The client has it."}})
-def get_kernel(kernel_id: str, state: State, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+def get_kernel(kernel_id: str, state: State, if_none_match: IfNoneMatch = None) -> Response:
     """One kernel."""
     document = state.documents.of(kernel_record(state, kernel_id))
     headers = {"ETag": document.etag, "Cache-Control": "no-cache"}
-    if if_none_match is not None and etag_matches(if_none_match, document.etag):
+    if etag_matches(if_none_match, document.etag):
         return Response(status_code=304, headers=headers)
     return Response(document.json, 200, headers, "application/json")
 

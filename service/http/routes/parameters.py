@@ -26,6 +26,9 @@ PageAfter = Annotated[
     Query(description="The `next` of the page before."),
     TextForm(r"^[0-9a-f]{0,32}$", f"the next of a page, {IDS}"),
 ]
+IfNoneMatch = Annotated[
+    list[str] | None, Header(description="Tags of what the client has, or *. Of several headers each counts.")
+]
 MAX_IDEMPOTENCY_KEY = 128
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
@@ -99,7 +102,7 @@ def require_own(what: str, key_id: str | None, caller: Caller, verb: str) -> Non
         raise Problem(403, detail, "not_your_job")
 
 
-def etag_matches(header: str, etag: str) -> bool:
-    """Whether an If-None-Match header names a tag (RFC 9110, 13.1.2): a list of tags, compared weakly, or ``*``."""
-    tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
+def etag_matches(headers: list[str] | None, etag: str) -> bool:
+    """Whether If-None-Match headers name a tag (RFC 9110, 13.1.2): lists of tags, compared weakly, or ``*``."""
+    tags = [tag.strip().removeprefix("W/") for header in headers or () for tag in header.split(",")]
     return "*" in tags or etag in tags

@@ -311,6 +311,8 @@ def test_a_kernel_document_has_an_etag_that_its_pin_changes(service: Service) ->
     assert service.post(device=CPU.key).headers["ETag"] == tag
     same = service.http.get(path, headers={"If-None-Match": f'"other", W/{tag}'})
     assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", tag)
+    several = service.http.get(path, headers=[("If-None-Match", tag), ("If-None-Match", '"other"')])
+    assert several.status_code == 304
     assert service.http.put(f"{path}/pin").status_code == 200
     changed = service.http.get(path, headers={"If-None-Match": tag})
     assert (changed.status_code, changed.json()["pinned"]) == (200, True)

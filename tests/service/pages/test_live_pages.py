@@ -196,6 +196,8 @@ def test_jobs_are_filtered_by_status_device_and_shape(service: Service, browser:
     assert listed(service, shape="1..129x67x31") == ["1..129x67x31:f16:nt"]
     assert listed(service, shape="129x67x31:f16:nt") == ["129x67x31:f16:nt"]
     assert (len(listed(service, device="cpu")), listed(service, device="sm_90a")) == (5, [])
+    refused = service.http.get("/jobs?shape=\u0661x67x31", headers={"Accept": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_gemm")
     page = browser.open("/jobs?shape=129x67x31&status=queued").text
     assert page.count('href="/jobs/') == 2
     assert "<option selected>queued</option>" in page

@@ -182,3 +182,21 @@ def test_a_scripted_layer_computes_as_pytorch(act: str, more: dict[str, Any]) ->
     file.seek(0)
     assert torch.allclose(torch.jit.load(file)(x), wanted, atol=1e-5)
     assert torch.equal(made(x), wanted), "the layer itself is as it was"
+
+
+def test_a_call_by_a_kernel_is_in_a_profile_by_its_python_functions_alone(by_pytorch: list[int]) -> None:
+    from tirgemm.torch import matmul_op
+
+    made, x = layer(), whole(5, K)
+    for with_stack in (False, True):
+        with torch.profiler.profile(with_stack=with_stack) as profile, torch.profiler.record_function("mine"):
+            made(x)
+        names = {event.name for event in profile.events()}
+        assert "mine" in names
+        assert not [name for name in names if name.startswith(("aten::linear", "aten::addmm", "tirgemm::"))]
+        assert any(name.startswith("nn.Module: Linear") for name in names) == with_stack
+    assert by_pytorch == []
+    operator = matmul_op(kernel(f"5x{N}x{K}:f32:nt"))
+    with torch.profiler.profile() as profile:
+        operator(x, made.weight)
+    assert "tirgemm::gemm" in {event.name for event in profile.events()}

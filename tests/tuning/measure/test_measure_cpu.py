@@ -166,8 +166,9 @@ def test_a_crash_is_reported_and_the_process_replaced(
     before = child_of(measurer)
     with pytest.raises(MeasurementCrashed, match=words):
         measurer.evaluate(package(mutant), "isolated")
-    assert measurer.verify(package("RIGHT")).passed
+    measurer.require_usable()
     assert child_of(measurer) != before
+    assert measurer.verify(package("RIGHT")).passed
 
 
 @pytest.mark.timing

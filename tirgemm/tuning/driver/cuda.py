@@ -66,14 +66,18 @@ class Gpu:
     """One GPU, found by UUID, with its primary context current in this thread and a stream of our own."""
 
     def __init__(self, device: Device) -> None:
-        call("cuInit", 0)
-        self.ordinal = _ordinal(device)
+        """Raises DeviceUnavailable where the GPU cannot be opened: no kernel has run that could be the cause."""
         self.device = device
-        self.handle = call("cuDeviceGet", self.ordinal)
-        self.context = call("cuDevicePrimaryCtxRetain", self.handle)
-        call("cuCtxSetCurrent", self.context)
-        # Non-blocking: work of others on the legacy stream must not order itself with ours.
-        self.stream = call("cuStreamCreate", _flag("CUstream_flags", "CU_STREAM_NON_BLOCKING"))
+        try:
+            call("cuInit", 0)
+            self.ordinal = _ordinal(device)
+            self.handle = call("cuDeviceGet", self.ordinal)
+            self.context = call("cuDevicePrimaryCtxRetain", self.handle)
+            call("cuCtxSetCurrent", self.context)
+            # Non-blocking: work of others on the legacy stream must not order itself with ours.
+            self.stream = call("cuStreamCreate", _flag("CUstream_flags", "CU_STREAM_NON_BLOCKING"))
+        except CudaError as error:
+            raise DeviceUnavailable(f"GPU {device.uuid} cannot be opened: {error}") from error
 
     def synchronize(self) -> None:
         """Wait for the stream. A kernel that broke the context is noticed here."""

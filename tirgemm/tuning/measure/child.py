@@ -15,7 +15,7 @@ from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.tuning.measure.errors import MeasurementCrashed
-from tirgemm.tuning.measure.requests import ReadBandwidth, Request
+from tirgemm.tuning.measure.requests import Open, ReadBandwidth, Request
 from tirgemm.tuning.measure.session import Session
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
@@ -37,10 +37,12 @@ class _Process:
         self._device: Device | None = None
         self._kernels: OrderedDict[bytes, Kernel] = OrderedDict()
 
-    def __call__(self, request: Request | ReadBandwidth) -> tuple[Verification | None, SampleSet | None]:
+    def __call__(self, request: Request | ReadBandwidth | Open) -> tuple[Verification | None, SampleSet | None]:
         with DeviceLock(request.device.lock_key, request.lock_dir, on_wait=self._channel.waiting):
             self._channel.alive()
             session = self._open(request.device)
+            if isinstance(request, Open):
+                return None, None
             if isinstance(request, ReadBandwidth):
                 return None, session.stream()
             kernel = self._load(request.package, request.trust)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tirgemm.artifact import Trust
 from tirgemm.artifact.closing import Closing
 from tirgemm.device import Device
-from tirgemm.errors import AlreadyRunning, InvalidRequest, MeasurementFailed
+from tirgemm.errors import AlreadyRunning, DeviceUnavailable, InvalidRequest, MeasurementFailed
 from tirgemm.gemm import Regime, regime_named
 from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE as CUTLASS
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
-from tirgemm.tuning.measure.requests import RaceOptions, ReadBandwidth, Request, Time, Verify
+from tirgemm.tuning.measure.requests import Open, RaceOptions, ReadBandwidth, Request, Time, Verify
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait, default_lock_dir
@@ -38,6 +38,8 @@ SLOW_BASELINES = frozenset(BASELINES["cuda"]) - {"torch.matmul"}
 LATE_BASELINES = frozenset({"torch.matmul"})
 _TRITON = ("torch", "triton")
 _PACKAGES = {"torch.matmul": ("torch",), "triton": _TRITON, "triton_invariant": _TRITON, "cutlass": (CUTLASS,)}
+# For opening a device: a killed kernel may hold it for a while yet.
+_OPEN_S = 60.0
 SEARCH_SAMPLES = 5
 SEARCH_SECONDS = 0.1
 
@@ -184,6 +186,14 @@ class Measurer(Closing):
             raise MeasurementFailed("the measuring process answered without samples")
         return samples
 
+    def require_usable(self) -> None:
+        """Open the device in the measuring process, in a new one where the last has died. Raises DeviceUnavailable
+        where it cannot be opened: then no failure before this says anything of a kernel."""
+        try:
+            self._ask(Open(self.device, self.lock_dir), None, max(self.timeout_s, _OPEN_S))
+        except MeasurementFailed as error:
+            raise DeviceUnavailable(f"device {self.device.name} cannot be opened any more: {error}") from error
+
     def close(self) -> None:
         """Stop the measuring process."""
         with self._one_at_a_time:
@@ -214,12 +224,15 @@ class Measurer(Closing):
         return Request(self.device, self.trust, self.lock_dir, package, verify, time)
 
     @spanned("measure")
-    def _ask(self, request: Request | ReadBandwidth, cancel: Flag | None) -> Answer:
+    def _ask(
+        self, request: Request | ReadBandwidth | Open, cancel: Flag | None, timeout_s: float | None = None
+    ) -> Answer:
+        timeout_s = timeout_s or self.timeout_s
         with self._one_at_a_time:
             child = self._started()
             before = child.busy_s
             try:
-                answer: Answer = child.request(request, timeout_s=self.timeout_s, cancel=cancel, on_wait=self._on_wait)
+                answer: Answer = child.request(request, timeout_s=timeout_s, cancel=cancel, on_wait=self._on_wait)
             except ChildDied as error:
                 reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
                 words = f": {reason[0]}" if reason else ""
@@ -231,7 +244,7 @@ class Measurer(Closing):
                         f"on it (lock folder {self.lock_dir})"
                     ) from error
                 raise MeasurementTimedOut(
-                    f"the kernel gave no sign of life for {self.timeout_s:g} s on {self.device.name} and was stopped"
+                    f"the kernel gave no sign of life for {timeout_s:g} s on {self.device.name} and was stopped"
                 ) from error
             finally:
                 self.seconds += child.busy_s - before

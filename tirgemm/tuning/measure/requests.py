@@ -70,6 +70,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """Open the device, where that has not been done."""
+
+    device: Device
+    lock_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
 class ReadBandwidth:
     """Measure the bandwidth of reading memory alone."""
 
