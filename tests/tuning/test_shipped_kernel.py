@@ -254,6 +254,14 @@ def test_stopping_among_the_offered_gives_the_best_until_then(other: FakeBench) 
 # -- the package's records, on a made-up GPU -------------------------------------------------------
 
 
+def test_no_default_is_built_ahead_of_what_was_shipped_for_this_very_environment(database: Database) -> None:
+    assert H200 is not None
+    bench = FakeBench(store=LayeredStore(database))
+    bench.device = H200.devices[0].with_(uuid="GPU-0")
+    bench.store.put_device(bench.device)
+    assert Tuning(Gemm.parse("4096x4096x4096:f16:nt"), bench, REGIME).default_ahead() == []
+
+
 @pytest.mark.parametrize("model", ["NVIDIA H200", "NVIDIA H100 PCIe"])
 def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(database: Database, model: str) -> None:
     assert H200 is not None
@@ -267,7 +275,9 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     bench.store.put_device(bench.device)
     bench.us = lambda config: 200.0 if config == wgmma else 100.0
     wgmma = FAMILIES["wgmma"].default(gemm, bench.device, REGIME)
-    record = Tuning(gemm, bench, REGIME, other_devices=others).run()
+    task = Tuning(gemm, bench, REGIME, other_devices=others)
+    assert task.default_ahead() == [wgmma], "its fallback is that, whatever its search tries first"
+    record = task.run()
     offer = bench.store.offer(gemm, bench.device, REGIME, other_devices=others)
     assert offer is not None
     # Where a ranking model chose the default it is one of those that were shipped.
