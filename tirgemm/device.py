@@ -85,6 +85,11 @@ class Device:
         return f"cpu:{self.arch}:{model}:{self.units}:{digest}"
 
     @property
+    def any_alike(self) -> Device:
+        """The class of interchangeable devices, without what tells two of them apart: one value for all of them."""
+        return replace(self, uuid="", index=0, environment=())
+
+    @property
     def name(self) -> str:
         """What a person reads and types: ``cpu``, ``cuda:0``, or ``sm_80`` where only named."""
         if self.kind == "cpu":

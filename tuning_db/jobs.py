@@ -238,14 +238,22 @@ class JobQueue(ClockedTables):
             return [job_of(row) for row in rows_of_jobs]
 
     def claim_fallback(
-        self, owner: str, device_keys: Sequence[str], lease_s: float, skip: Collection[str] = ()
+        self,
+        owner: str,
+        device_keys: Sequence[str],
+        lease_s: float,
+        skip: Collection[str] = (),
+        only: Collection[str] | None = None,
     ) -> Job | None:
-        """Take the first job of these devices that waits and has no fallback, to build that alone; none of ``skip``.
+        """Take the first job of these devices that waits and has no fallback, to build that alone; none of ``skip``,
+        and one of ``only`` where those are given.
 
         It stays queued: nobody else builds its fallback or claims it until ``release``, or the lease has run out.
         """
         pending = (*_WAITS, JobRow.fallback_id.is_(None), JobRow.device_key.in_(list(device_keys)))
         wanted = select(JobRow.id).where(*pending, JobRow.id.not_in(list(skip))).order_by(*QUEUE_ORDER).limit(1)
+        if only is not None:
+            wanted = wanted.where(JobRow.id.in_(list(only)))
         with self.db.write() as connection:
             now = self._now(connection)
             job_id = connection.execute(wanted.where(window_open(now)).with_for_update(skip_locked=True)).scalar()

@@ -18,10 +18,13 @@ from tirgemm.tuning_db import JobRequest
 
 if TYPE_CHECKING:
     from tirgemm.config import Config
-    from tirgemm.tuning.build.prepared import PreparedBuilds
+    from tirgemm.tuning.build.prepared import PreparedBuilds, Purpose
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.workbench import Workbench
+
+# Fallbacks of waiting jobs that are built ahead for each device: as many as it verifies and times while one is built.
+FALLBACKS_AHEAD = 8
 
 
 class Engine(Protocol):
@@ -39,9 +42,10 @@ class Engine(Protocol):
         """Get ready in the background, so that the first job need not wait."""
         ...
 
-    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
-        """Begin what the first of the jobs that wait will begin with, and the fallbacks of those that are ``bare`` of
-        one, in processes that nothing else is to be built by."""
+    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
+        """Begin what the first of the jobs that wait will begin with, and the fallbacks of the first of those that are
+        ``bare`` of one, in processes that nothing else is to be built by. Returns those of ``bare`` whose fallback is
+        built; where nothing is begun ahead all of them, since none is worth waiting for."""
         ...
 
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
@@ -113,6 +117,18 @@ class TunerImports:
             allow_torch()
 
 
+def _purpose(stage: str, request: JobRequest) -> Purpose:
+    return request.gemm, f"{stage} {request.live_key}"
+
+
+def _default_of(tuning: Tuning) -> list[Config]:
+    return tuning.default_ahead()
+
+
+def _openings_of(tuning: Tuning) -> list[Config]:
+    return tuning.openings()
+
+
 class TuningEngine:
     """The real one: ``tirgemm.tuning`` on one device. ``open_bench`` makes the workbench of a device, at its first job
     or when the engine is warmed. A search uses those of ``siblings``, the engines of its fleet, that have a device of
@@ -145,21 +161,17 @@ class TuningEngine:
         self._bench()
         self._imports.start()
 
-    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
+    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         if self._prepared is None or self._opened is None:
-            return
-        next_ones = self._mine(waiting)[: 1 + len(self._alike())]  # of which any may be taken by any of them
-        stages: dict[str, tuple[list[JobRequest], Callable[[Tuning], list[Config]]]] = {
-            "fallback": (self._mine(bare), lambda tuning: tuning.default_ahead()),
-            "opening": (next_ones, lambda tuning: tuning.openings()),
-        }
+            return list(bare)
+        count = 1 + len(self._alike())  # devices, of which any may take any of the jobs
+        fallbacks = {_purpose("fallback", request): request for request in self._mine(bare)[: FALLBACKS_AHEAD * count]}
+        openings = {_purpose("opening", request): request for request in self._mine(waiting)[:count]}
         self._prepared.prepare(
-            {
-                (request.gemm, f"{stage} {request.live_key}"): partial(self._first, request, configs)
-                for stage, (requests, configs) in stages.items()
-                for request in requests
-            }
+            {purpose: partial(self._first, request, _default_of) for purpose, request in fallbacks.items()}
+            | {purpose: partial(self._first, request, _openings_of) for purpose, request in openings.items()}
         )
+        return [request for purpose, request in fallbacks.items() if self._prepared.built(purpose)]
 
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
         return nullcontext() if self._prepared is None else self._prepared.held(request.gemm)

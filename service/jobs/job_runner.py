@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection
 
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
@@ -34,8 +35,9 @@ STORE_PAUSE_SECONDS = 1.0
 MAX_STORE_FAILURES = 50
 # Between two batches of a search no further fallback of a job that waits is begun after so long.
 FALLBACK_SLICE_SECONDS = 2.0
-# Jobs that wait and are looked at for builds that may begin ahead of their turn.
-NEXT_JOBS = 8
+# Jobs that wait and are looked at for builds that may begin ahead of their turn, and for fallbacks: more than the
+# engines of one worker begin.
+NEXT_JOBS, NEXT_FALLBACKS = 8, 64
 # Well before the process is ended by force (``process.GRACE_SECONDS``).
 HAND_BACK_SECONDS = 7.0
 _INTERRUPTIONS: dict[LeaseEnd, str] = {
@@ -229,36 +231,41 @@ class JobRunner:
         return self._engine.tune(request, on_event, lease.cancel, lambda: self._serve_waiting(lease)).id
 
     def _serve_waiting(self, lease: Lease) -> None:
-        """What is done for the jobs that wait, between two batches of the one that runs under ``lease``."""
-        self._prepare_waiting()
-        self._build_pending(lease)
+        """What is done for the jobs that wait, between two batches of the one that runs under ``lease``: what comes
+        next is prepared, and for a slice of time fallbacks are made. The device waits for the build of one of them at
+        most; of the others' those are made that are built."""
+        deadline, made = time.monotonic() + FALLBACK_SLICE_SECONDS, False
+        try:
+            while not lease.cancel.is_set() and not (made and time.monotonic() >= deadline):
+                built = self._prepare_waiting()
+                job = self._claim_fallback(built) if built else None
+                if job is None and not made:
+                    job = self._claim_fallback()
+                if job is None:
+                    return
+                self._build_waiting(job, lease)
+                made = True
+        except StoreError as error:
+            logger.warning("the jobs that wait: %s: %s", error.code, error)
 
-    def _prepare_waiting(self, *begun: Job) -> None:
+    def _claim_fallback(self, only: Collection[str] | None = None) -> Job | None:
+        return self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._hopeless, only)
+
+    def _prepare_waiting(self, *begun: Job) -> list[str]:
         """Have the engine begin what the next jobs begin with, and where some wait that of those ``begun``, too: a job
-        that is alone leaves all processors to its fallback."""
+        that is alone leaves all processors to its fallback. Returns the waiting jobs whose fallback is built."""
         try:
             waiting = self._queue.upcoming(self._keys, NEXT_JOBS)
-            bare = self._queue.upcoming(self._keys, NEXT_JOBS, bare=True, skip=self._hopeless)
+            bare = self._queue.upcoming(self._keys, NEXT_FALLBACKS, bare=True, skip=self._hopeless)
             first = begun if waiting else ()
-            self._engine.prepare([job.request for job in (*first, *waiting)], [job.request for job in bare])
+            next_ones, fallbacks = ([job.request for job in (*first, *jobs)] for jobs in (waiting, bare))
+            built = set(self._engine.prepare(next_ones, fallbacks))
+            return [job.id for job in bare if job.request in built]
         except StoreError as error:
             logger.warning("the jobs that wait: %s: %s", error.code, error)
         except Exception:  # of another job, which will say so itself
             logger.exception("the jobs that wait: nothing is prepared for them")
-
-    def _build_pending(self, lease: Lease) -> None:
-        """Fallbacks of jobs that wait: a slice of time."""
-        deadline = time.monotonic() + FALLBACK_SLICE_SECONDS
-        try:
-            while not lease.cancel.is_set():
-                job = self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._hopeless)
-                if job is None:
-                    return
-                self._build_waiting(job, lease)
-                if time.monotonic() >= deadline:
-                    return
-        except StoreError as error:
-            logger.warning("the jobs that wait: %s: %s", error.code, error)
+        return []
 
     def _build_waiting(self, job: Job, lease: Lease) -> None:
         with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.many_devices import document as many_devices
-from benchmarks.many_devices import measure
+from benchmarks.many_devices import measure, rehearsal
 from benchmarks.many_devices.document import QueueRun
 from benchmarks.many_devices.suites import dealt, join, shares_of_cpus, write_share
 from tests.service.support import CPU, ScriptedEngine
@@ -232,3 +233,12 @@ def test_problems_of_one_kernel_set_stay_together() -> None:
         [(1, 64), (2, 64), (1, 192), (2, 192)],
         [(1, 128), (2, 128)],
     ]
+
+
+def test_a_rehearsal_runs_jobs_on_made_up_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rehearsal.main(["--jobs", "3", "--devices", "2", "--processes", "4", "--pace", "0.02"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["jobs"], told["devices"], len(told["busy_s"])) == (3, 2, 2)
+    assert 0 < told["first_answers_s"] <= told["seconds"]
+    assert 0 < sum(told["busy_s"]) <= 2 * told["seconds"]
+    assert told["cpu_s"] > 0

@@ -13,10 +13,11 @@ import pytest
 
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, slow_pingpong, trained_on
 from tirgemm.config import Config
+from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
-from tirgemm.families.choice import ranked_defaults
+from tirgemm.families.choice import opening, ranked_defaults
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import (
     FARTHEST,
@@ -29,7 +30,7 @@ from tirgemm.families.common.ranking_model import (
 from tirgemm.families.common.tree_ensemble import TreeEnsemble
 from tirgemm.families.features import features
 from tirgemm.families.wgmma import Wgmma
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.ranking_training import write
 
 FAMILY = Wgmma()
@@ -194,6 +195,26 @@ def test_families_are_compared_by_a_model_that_knows_them_all_and_else_by_their_
     monkeypatch.setattr(RankingModel, "log_gain", lambda _, __, configs: np.array([9.0 * (configs.family == "mma")]))
     assert [family.name for family, _ in ranked_defaults(both, GEMM, H200, "sustained")] == ["mma", "wgmma"]
     assert ranked_defaults(both, GEMM.with_(dtype="bf16"), H200, "sustained")[0][0].name == "wgmma"
+
+
+def test_what_a_problem_begins_with_is_worked_out_once_for_all_devices_of_a_class(own_model: Path) -> None:
+    worked: list[Gemm] = []
+
+    class Heard(Wgmma):
+        def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
+            worked.append(gemm)
+            return super().default(gemm, device, regime)
+
+    heard, devices = [Heard()], [H200.with_(uuid=f"GPU-{index}", index=index) for index in range(4)]
+    first = [opening(heard, GEMM, device, "sustained", 8) for device in devices]
+    assert [ranked_defaults(heard, GEMM, device, "sustained")[0][1] for device in devices] == [first[0][0]] * 4
+    assert first == [opening([FAMILY], GEMM, H200, "sustained", 8)] * 4
+    assert worked == [GEMM]
+    first[0].clear()
+    assert opening(heard, GEMM, H200, "sustained", 8) == first[1], "each caller has a list of its own"
+    write(trained_on(as_estimated), own_model)
+    ranked_defaults(heard, GEMM, H200, "sustained")
+    assert worked == [GEMM, GEMM], "another model may say otherwise"
 
 
 def test_every_shortlisted_config_of_a_covered_problem_is_in_the_space_and_passes_every_rule() -> None:

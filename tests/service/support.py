@@ -106,9 +106,10 @@ class ScriptedEngine:
     def warm(self) -> None:
         self.calls.append(("warm", ""))
 
-    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> None:
+    def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         self.prepared = [str(request.gemm) for request in waiting]
         self.bare = [str(request.gemm) for request in bare]
+        return list(bare)
 
     @contextmanager
     def holding(self, request: JobRequest) -> Iterator[None]:

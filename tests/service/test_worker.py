@@ -162,6 +162,39 @@ def test_a_job_that_shipped_records_answer_ends_without_a_search(
     assert [call for call in engine.calls if call[0] == "tune"] == [("tune", "131x67x31:f16:nt")]
 
 
+@pytest.mark.parametrize("built", [(), (105,), (103, 105, 107)])
+def test_the_device_waits_for_the_build_of_one_fallback_at_most_between_two_batches(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, built: Sequence[int]
+) -> None:
+    engine.fallback_gate.set()
+    told: list[list[int | Any]] = []
+    made: list[list[int]] = []
+
+    def prepare(_waiting: object, bare: Sequence[JobRequest]) -> list[JobRequest]:
+        told.append([request.gemm.m for request in bare])
+        return [request for request in bare if request.gemm.m in built]
+
+    def tune(
+        request: JobRequest, _on_event: object, _cancel: object, between_batches: Callable[[], None]
+    ) -> KernelRecord:
+        for m in (101, 103, 105, 107):
+            submit(queue, f"{m}x67x31")
+        for _ in range(2):
+            told.clear()
+            before = len(engine.calls)
+            between_batches()
+            made.append([int(gemm.split("x")[0]) for _, gemm in engine.calls[before:]])
+        return kernel_record(engine.store, request, "tuned")
+
+    monkeypatch.setattr(engine, "prepare", prepare)
+    monkeypatch.setattr(engine, "tune", tune)
+    submit(queue)
+    assert JobRunner(queue, engine.store, engine, "one").run_one()
+    left = [m for m in (101, 103, 105, 107) if m not in (built or (101,))]
+    assert made == [list(built) or [101], left[:1]], "what is built, or else the first alone"
+    assert told == [left, left[1:]], "the engine is told of what comes next before each"
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_job_without_a_fallback_is_prepared_beside_it_where_others_wait(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, waits: bool
@@ -169,12 +202,17 @@ def test_a_job_without_a_fallback_is_prepared_beside_it_where_others_wait(
     engine.fallback_gate.set()
     engine.gate.set()
     told: list[list[str]] = []
-    monkeypatch.setattr(engine, "prepare", lambda waiting, _bare: told.append([str(one.gemm) for one in waiting]))
+
+    def prepare(waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
+        told.extend([str(one.gemm) for one in requests] for requests in (waiting, bare))
+        return []
+
+    monkeypatch.setattr(engine, "prepare", prepare)
     submit(queue)
     if waits:
         submit(queue, "131x67x31")
     assert JobRunner(queue, engine.store, engine, "one").run_one()
-    assert told[0] == ([ODD, "131x67x31:f16:nt"] if waits else [])
+    assert told[0] == told[1] == ([ODD, "131x67x31:f16:nt"] if waits else []), "its own comes first"
 
 
 @pytest.mark.parametrize("broken", ["prepare", "fallback"])
@@ -185,10 +223,11 @@ def test_what_no_engine_may_do_with_a_job_that_waits_costs_the_running_one_nothi
     engine.gate.set()
     fallback = engine.fallback
 
-    def prepare(_waiting: object, bare: Sequence[JobRequest]) -> None:
+    def prepare(_waiting: object, bare: Sequence[JobRequest]) -> list[JobRequest]:
         if broken == "prepare":
             raise ZeroDivisionError("of a job that waits")
         engine.bare = [str(request.gemm) for request in bare]
+        return []
 
     def fallback_of(request: JobRequest, cancel: threading.Event, _on_event: object = None) -> KernelRecord:
         if broken == "fallback" and request.gemm.m == 131:

@@ -18,6 +18,7 @@ from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event, KernelSelected
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.tuning import budget
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
@@ -25,7 +26,7 @@ from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning.tune import Tuning
-from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning.tuning_task import Control, chosen_families
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 from tirgemm.tuning_db.shipped.records import ShippedRecords
@@ -254,6 +255,20 @@ def test_stopping_among_the_offered_gives_the_best_until_then(other: FakeBench) 
 # -- the package's records, on a made-up GPU -------------------------------------------------------
 
 
+def test_no_default_is_built_ahead_of_what_was_shipped_for_this_very_environment(
+    database: Database, tmp_path: Path
+) -> None:
+    assert H200 is not None
+    bench, gemm, here = FakeBench(), Gemm.parse("1001x1003x71:f16:nt"), H200.devices[-1].with_(uuid="GPU-0")
+    default = ranked_defaults(chosen_families(gemm, here, None), gemm, here, REGIME)[0][1]
+    bench.device = here
+    for shipped in (False, True):
+        records = ship(tmp_path / "shipped", here, measured_on(here, gemm, [(default, 10.0)])) if shipped else None
+        bench.store = LayeredStore(database, records)
+        bench.store.put_device(here)
+        assert Tuning(gemm, bench, REGIME).default_ahead() == ([] if shipped else [default])
+
+
 @pytest.mark.parametrize("model", ["NVIDIA H200", "NVIDIA H100 PCIe"])
 def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(database: Database, model: str) -> None:
     assert H200 is not None
@@ -267,7 +282,9 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     bench.store.put_device(bench.device)
     bench.us = lambda config: 200.0 if config == wgmma else 100.0
     wgmma = FAMILIES["wgmma"].default(gemm, bench.device, REGIME)
-    record = Tuning(gemm, bench, REGIME, other_devices=others).run()
+    task = Tuning(gemm, bench, REGIME, other_devices=others)
+    assert task.default_ahead() == [wgmma], "its fallback is that, whatever its search tries first"
+    record = task.run()
     offer = bench.store.offer(gemm, bench.device, REGIME, other_devices=others)
     assert offer is not None
     # Where a ranking model chose the default it is one of those that were shipped.

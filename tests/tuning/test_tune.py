@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, Timed, hashed_us
+from tests.tuning.build.heard_builds import HeardBuilds
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.errors import BuildFailed, Cancelled, DeviceUnavailable, InvalidRequest, Unsupported, VerificationFailed
@@ -15,6 +16,7 @@ from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.hardware import named_device
+from tirgemm.tuning.build.prepared import PreparedBuilds
 from tirgemm.tuning.records import CandidateKey, SampleSet, Status
 from tirgemm.tuning.search import search
 from tirgemm.tuning.tune import Tuning
@@ -348,6 +350,21 @@ def test_cancelling_ends_it_at_once_and_keeps_the_records() -> None:
         tuning(bench, cancel=cancel, on_event=lambda event: events.append(event.kind)).run()
     assert events[-1] == "cancelled"
     assert len(candidates(bench)) == 5
+
+
+def test_the_build_of_a_fallback_is_kept_for_the_job_that_improves_it() -> None:
+    builders, bench = HeardBuilds(), FakeBench()
+    bench.prepared = PreparedBuilds(bench.device, builders)
+    fallback = tuning(bench).fallback()
+    kept = bench.prepared.take(GEMM, fallback.config)
+    assert kept is not None
+    assert str(fallback.config) in kept.result().sources.values()
+    assert builders.builds == []
+    refused = FakeBench(lambda _: "uncertified")
+    refused.prepared = PreparedBuilds(bench.device, builders)
+    with pytest.raises(VerificationFailed):
+        tuning(refused).fallback()
+    assert refused.prepared.take(GEMM, fallback.config) is None, "what is wrong is not raced"
 
 
 def test_the_budget_of_seconds_ends_the_search_and_still_serves(ahead: list[float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -17,6 +18,9 @@ PROMISING = 1.5
 # Families whose default's estimate is this many times the best's are not compared by the model, which learns nothing of
 # them (``tirgemm.tuning.collection`` leaves them out).
 FAR_BEHIND = 4.0
+# Problems whose choices are kept: a job's are asked for while it waits, by its fallback and by its search, and take
+# 15 ms each time.
+_KEPT = 256
 
 
 def ranked_defaults(
@@ -27,11 +31,17 @@ def ranked_defaults(
 
     Elsewhere by their analytic estimates: one family's corrected time says nothing beside another's estimate.
     """
+    return list(_ranked_defaults(tuple(families), gemm, device.any_alike, regime, ranking_model(device)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _ranked_defaults(
+    families: tuple[Family, ...], gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
+) -> list[tuple[Family, Config]]:
     defaults = [(family, family.default(gemm, device, regime)) for family in families]
     times = {family.name: family.predict_us(gemm, config, device, regime) for family, config in defaults}
     limit = FAR_BEHIND * min(times.values(), default=0.0)
     near = [pair for pair in defaults if times[pair[0].name] <= limit]
-    model = ranking_model(device)
     if model is not None and all(model.covers(family.name, gemm, regime) for family, _ in near):
         expected = {f.name: expected_time_us(f, config, gemm, device, regime, model) for f, config in near}
         times |= {name: us - 2 * max(expected.values()) for name, us in expected.items()}  # before those far behind
@@ -46,10 +56,16 @@ def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: Regi
     behind. Families without a list of their own have only their defaults. With a ``count`` of 0 every family's default
     and nothing else.
     """
-    defaults = ranked_defaults(families, gemm, device, regime)
+    return list(_opening(tuple(families), gemm, device.any_alike, regime, count, ranking_model(device)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _opening(
+    families: tuple[Family, ...], gemm: Gemm, device: Device, regime: Regime, count: int, model: RankingModel | None
+) -> list[Config]:
+    defaults = _ranked_defaults(families, gemm, device, regime, model)
     if not count:
         return [config for _, config in defaults]
-    model = ranking_model(device)
     covered = [f for f in families if model is not None and model.covers(f.name, gemm, regime)]
     own = {family.name: config for family, config in defaults}
     lists = {f.name: f.shortlist(gemm, device, regime, count) for f in families if isinstance(f, WithShortlist)}

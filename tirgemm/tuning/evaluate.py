@@ -226,7 +226,8 @@ class Evaluator:
     def certified_default(self, config: Config, *, last: bool = False) -> KernelRecord:
         """Build, certify, time and store a family's default as the fallback, and record it as a candidate. ``last``:
         nothing is searched behind it."""
-        binary = self.built(self.workbench.build(self.gemm, config))
+        build = self.workbench.build(self.gemm, config)
+        binary = self.built(build)
         self._default = config, binary
         package = self.workbench.package(self.gemm, config, binary)
         certificate = self.certify(package)
@@ -234,6 +235,7 @@ class Evaluator:
         baselines = self.quick_baselines if last else self.ready_baselines
         samples = self.race({config.digest: package}, baselines, options).of(config.digest)
         self.record_measured(config, binary, package, certificate, samples)
+        self.workbench.keep_built(self.gemm, config, build)
         timings = Timings({self.regime: timing_summary(samples)}, str(config))
         return self.store_kernel(config, binary, "fallback", certificate, timings)
 

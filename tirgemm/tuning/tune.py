@@ -150,14 +150,16 @@ class Tuning(TuningTask):
 
     def default_ahead(self) -> list[Config]:
         """The default, where it may be built ahead of the fallback that it is."""
-        return [self.default()[1]] if self._builds_ahead and self.stored() is None else []
+        shipped = self.offer is not None and self.offer.same
+        return [] if self.device.kind == "cpu" or shipped or self.stored() is not None else [self.default()[1]]
 
     def openings(self) -> list[Config]:
         """What the search will begin with and may be built ahead of it."""
         if self.effort is Effort.NONE or not self._builds_ahead:
             return []
+        known = {candidate.config for candidate in self.recorded()}
         first = opening(self.families, self.gemm, self.device, self.regime, self.effort.first)
-        return [config for config in first if self.store.candidate(self.evaluator.key(config)) is None]
+        return [config for config in first if config not in known]
 
     @property
     def _builds_ahead(self) -> bool:

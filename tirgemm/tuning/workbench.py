@@ -112,6 +112,11 @@ class Workbench(Closing):
         if (gemm, config) not in self._ahead:
             self._ahead[gemm, config] = begun or self.build(gemm, config)
 
+    def keep_built(self, gemm: Gemm, config: Config, build: Future[Binary]) -> None:
+        """Keep a build that has ended for who asks for it again, on whichever device of the kind that is."""
+        if self.prepared is not None:
+            self.prepared.keep(gemm, config, build)
+
     def forget_ahead(self, gemm: Gemm) -> None:
         """Give up the builds of a problem that nobody has asked for."""
         for key in [key for key in self._ahead if key[0] == gemm]:
@@ -169,7 +174,7 @@ class Workbench(Closing):
     @property
     def _class(self) -> Device:
         """The class of devices that a kernel runs on, not the one that it was built beside: one kernel has one hash."""
-        return self.device.with_(uuid="", index=0, environment=())
+        return self.device.any_alike
 
     @contextmanager
     def waits_told(self, on_wait: OnWait) -> Iterator[None]:

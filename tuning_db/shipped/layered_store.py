@@ -77,7 +77,8 @@ class LayeredStore(SqlStore):
 def without(candidates: Iterable[Candidate], known: Iterable[Candidate]) -> list[Candidate]:
     """Those of ``candidates`` whose keys ``known`` has not."""
     keys = {candidate.key for candidate in known}
-    return [candidate for candidate in candidates if candidate.key not in keys]
+    gemms = {key.gemm for key in keys}  # of any other problem no key need be made, which takes a hash of the config
+    return [candidate for candidate in candidates if candidate.gemm not in gemms or candidate.key not in keys]
 
 
 @lru_cache(maxsize=64)

@@ -39,7 +39,9 @@ class JobLeaseContract(QueueFixtures):
         assert queue.release(second.id, "w1")
         assert queue.release(third.id, "w2")
         assert queue.claim_fallback("w3", KEYS, 5.0, skip=[third.id]) is None
-        again = queue.claim_fallback("w3", KEYS, 5.0)
+        for others in ([], [first.id, second.id]):
+            assert queue.claim_fallback("w3", KEYS, 5.0, only=others) is None
+        again = queue.claim_fallback("w3", KEYS, 5.0, only=[first.id, third.id])
         assert again is not None
         assert again.id == third.id
         assert self.claimed(queue, "w4").id == second.id

@@ -15,11 +15,11 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Signer
 from tirgemm.detect import devices
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable, InvalidDevice
+from tirgemm.errors import BuildFailed, DeviceUnavailable, InvalidDevice
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.jobs import job_runner
-from tirgemm.service.jobs.engine import TunerImports, TuningEngine
+from tirgemm.service.jobs.engine import FALLBACKS_AHEAD, TunerImports, TuningEngine
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.jobs.worker import Worker
@@ -212,6 +212,31 @@ def test_engines_of_one_kind_prepare_a_job_for_each_of_them() -> None:
     assert {gemm for gemm, _ in asked} == {waiting[2].gemm, waiting[3].gemm}
     default = Tuning(waiting[3].gemm, open_bench(gpus[0])).default()[1]
     assert [config for gemm, config in asked if gemm == waiting[3].gemm] == [default], "that is two jobs away"
+
+
+def test_fallbacks_are_built_ahead_for_what_all_devices_make_meanwhile_and_no_further() -> None:
+    gpus = [named_device("sm_90a").with_(uuid=f"GPU-{index}", index=index) for index in range(2)]
+
+    def open_bench(device: Device) -> FakeBench:
+        bench = FakeBench()
+        bench.device = device
+        return bench
+
+    builders, engines = HeardBuilds(), list[TuningEngine]()
+    prepared, imports = PreparedBuilds(gpus[0], builders), TunerImports()
+    engines += [TuningEngine(gpu, open_bench, imports, lambda: engines, prepared) for gpu in gpus]
+    waiting = [JobRequest(Gemm(500 + m, 512, 512), gpus[0], effort=Effort.NONE) for m in range(40)]
+    ahead = len(gpus) * FALLBACKS_AHEAD
+    assert engines[0].prepare(waiting, waiting) == waiting, "where nothing is begun ahead none is worth waiting for"
+    for engine in engines:
+        engine.warm()
+        assert engine.prepare(waiting, waiting) == []
+    assert [gemm for gemm, _ in builders.asked] == [request.gemm for request in waiting[:ahead]]
+    for number in (3, 5, ahead - 1):
+        builders.builds[number].future.set_exception(BuildFailed("ptxas: too many registers"))
+    assert engines[1].prepare(waiting, waiting) == [waiting[number] for number in (3, 5, ahead - 1)]
+    assert engines[0].prepare(waiting[4:], waiting[4:]) == [waiting[5], waiting[ahead - 1]]
+    assert [gemm for gemm, _ in builders.asked] == [request.gemm for request in waiting[: ahead + 4]]
 
 
 def test_a_worker_serves_the_devices_that_are_named() -> None:

@@ -13,7 +13,7 @@ from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.build.prepared import PreparedBuilds
+from tirgemm.tuning.build.prepared import KEPT, PreparedBuilds
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 
@@ -133,6 +133,38 @@ def test_what_is_abandoned_is_no_build_ahead_any_more(builders: HeardBuilds) -> 
         assert bench.build(FIRST, ONE) is not running
         assert not builders.builds[-1].given_up.is_set()
         assert bench.build(FIRST, TWO) is ended, "what had ended before is kept"
+
+
+def test_what_was_begun_for_a_purpose_is_built_once_all_of_it_has_ended(
+    prepared: PreparedBuilds, builders: HeardBuilds
+) -> None:
+    assert not prepared.built((FIRST, "fallback"))
+    prepared.prepare({(FIRST, "fallback"): of(ONE, TWO), (SECOND, "fallback"): of()})
+    for build in builders.builds:
+        assert not prepared.built((FIRST, "fallback"))
+        build.future.set_exception(BuildFailed("ptxas: too many registers"))
+    assert prepared.built((FIRST, "fallback"))
+    assert not prepared.built((FIRST, "opening")), "nobody wanted that"
+    assert not prepared.built((SECOND, "fallback")), "nothing is built ahead for it, so it is still to be built"
+    prepared.take(FIRST, ONE)
+    assert not prepared.built((FIRST, "fallback")), "it does not lie here any more"
+
+
+def test_a_build_that_is_kept_is_there_until_the_job_of_its_problem_has_ended(
+    prepared: PreparedBuilds, builders: HeardBuilds
+) -> None:
+    build: Future[Any] = Future()
+    prepared.keep(FIRST, ONE, build)
+    assert prepared.take(FIRST, TWO) is prepared.take(SECOND, ONE) is None
+    prepared.prepare({})
+    with prepared.held(FIRST):
+        assert prepared.take(FIRST, ONE) is prepared.take(FIRST, ONE) is build
+    assert prepared.take(FIRST, ONE) is None
+    for number in range(KEPT + 1):
+        prepared.keep(FIRST.with_(m=1 + number), ONE, build)
+    assert prepared.take(FIRST.with_(m=1), ONE) is None, "no more than so many"
+    assert prepared.take(FIRST.with_(m=2), ONE) is build
+    assert builders.builds == []
 
 
 def test_a_workbench_takes_what_was_prepared(builders: HeardBuilds, prepared: PreparedBuilds) -> None:

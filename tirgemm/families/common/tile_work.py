@@ -6,7 +6,9 @@ machine, so that a model's thresholds tell configs apart in the same way everywh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,19 +63,20 @@ class TileWork:
     repacked: Any = 0
 
 
-def problem_features(gemm: Gemm, regime: Regime) -> Features:
+@lru_cache(maxsize=64)
+def problem_features(gemm: Gemm, regime: Regime) -> Mapping[str, Any]:
     """What does not depend on the config."""
-    m, n, d_bytes = gemm.m_max, gemm.n, gemm.span("d") * DTYPE_BYTES[gemm.out]
+    m, n, nbytes, d_bytes = gemm.m_max, gemm.n, gemm.nbytes, gemm.span("d") * DTYPE_BYTES[gemm.out]
     return {
         "isolated": regime == "isolated",
         "flops": gemm.flops,
-        "bytes": gemm.nbytes,
-        "intensity": gemm.flops / gemm.nbytes,
+        "bytes": nbytes,
+        "intensity": gemm.flops / nbytes,
         "short_side": min(m, n),
         "long_side": max(m, n),
         "batch": gemm.batch,
         "d_bytes": d_bytes,
-        "d_share": d_bytes / gemm.nbytes,
+        "d_share": d_bytes / nbytes,
         "in_bytes": DTYPE_BYTES[gemm.dtype],
         "out_bytes": DTYPE_BYTES[gemm.out],
         "bf16": gemm.dtype == "bf16",
@@ -91,8 +94,10 @@ def problem_features(gemm: Gemm, regime: Regime) -> Features:
 def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regime: Regime) -> Features:
     """Every feature of configs that do ``work``: numbers, or arrays of one length; ``us`` is their estimate."""
     size, deep = DTYPE_BYTES[gemm.dtype], gemm.k
+    known = problem_features(gemm, regime)
+    nbytes = known["bytes"]
     clock = float(device.clock_mhz or _CLOCK_MHZ)
-    memory_us = gemm.nbytes / ((device.peak_gbps or _GBPS) * 1e3)
+    memory_us = nbytes / ((device.peak_gbps or _GBPS) * 1e3)
     rates = dict(device.peak_tflops)
     flops_per_us = rates.get("f16_acc16" if gemm.acc == "f16" else gemm.dtype, _TFLOPS) * 1e6
     l2_bytes = float(device.limits.l2_bytes) or np.nan
@@ -125,8 +130,9 @@ def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regim
     copies = size * tile_k * in_pieces / work.loaders
     wave_depth = size * (np.minimum(work.wave_m, rows) + np.minimum(work.wave_n, columns))
     across = np.where(np.asarray(work.wave_m) >= work.wave_n, columns, rows) * (size * deep)
-    return problem_features(gemm, regime) | {
-        "l2_share": gemm.nbytes / l2_bytes,
+    return {
+        **known,
+        "l2_share": nbytes / l2_bytes,
         "rows": rows,
         "columns": columns,
         "tile_m": tile_m,
@@ -182,8 +188,8 @@ def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regim
         "l2_to_memory": l2_us / memory_us,
         "latency_to_step": latency_us / step_us,
         "l2_bytes": through_l2,
-        "l2_reuse": through_l2 / gemm.nbytes,
-        "partials_share": partials / gemm.nbytes,
+        "l2_reuse": through_l2 / nbytes,
+        "partials_share": partials / nbytes,
         "estimate_us": us,
         "estimate_rate": gemm.flops / us,
         "bound_share": np.maximum(np.maximum(step_us, 2 * l2_us), np.maximum(memory_us, port_us)) / us,
@@ -194,16 +200,16 @@ def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regim
         "tensor_share": tensor_us / us,
         "wave_step_bytes": wave_depth * tile_k,
         "wave_l2_share": wave_depth * part * tile_k / l2_bytes,
-        "wave_share": wave_depth * part * tile_k / gemm.nbytes,
+        "wave_share": wave_depth * part * tile_k / nbytes,
         "passes": work.passes,
         "across_l2_share": across / l2_bytes,
-        "read_again": (work.passes - 1) * across / gemm.nbytes,
+        "read_again": (work.passes - 1) * across / nbytes,
         "stored_per_block": waves * tile_m * tile_n,
         "piece_bytes": np.minimum(np.where(piece_m > 0, piece_m, 16), np.where(piece_n > 0, piece_n, 16)),
         "copies_per_step": copies,
         "copies": steps * copies,
         "copies_to_step": copies / work.step_clocks,
-        "repacked_share": work.repacked / gemm.nbytes,
+        "repacked_share": work.repacked / nbytes,
     }
 
 

@@ -19,15 +19,18 @@ from tirgemm.tuning.build.processes import Builders
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
+# Builds that were used and are kept: at most so many, the latest ones.
+KEPT = 128
 # A problem, and for what something of it is wanted: a job and a stage of it.
 Purpose = tuple[Gemm, str]
 
 
 @dataclass
 class _BegunProblem:
-    """What was begun for one problem: for what it was wanted, all configs, and the builds that nobody has taken."""
+    """What was begun for one problem: what is wanted for each reason, None until that is known; all configs, and the
+    builds that nobody has taken."""
 
-    wanted_for: set[str] = field(default_factory=set)
+    wanted_for: dict[str, tuple[Config, ...] | None] = field(default_factory=dict)
     begun: set[Config] = field(default_factory=set)
     builds: dict[Config, Future[Binary]] = field(default_factory=dict)
 
@@ -43,6 +46,7 @@ class PreparedBuilds:
         self._changing = threading.Lock()
         self._problems: dict[Gemm, _BegunProblem] = {}
         self._held: Counter[Gemm] = Counter()
+        self._kept: dict[tuple[Gemm, Config], Future[Binary]] = {}
 
     def prepare(self, wanted: Mapping[Purpose, Callable[[], Iterable[Config]]]) -> None:
         """Begin the builds that are wanted, each once, and give up what was begun for any other problem that is not
@@ -56,25 +60,44 @@ class PreparedBuilds:
                 problem = self._problems.setdefault(gemm, _BegunProblem())
                 if reason in problem.wanted_for:
                     continue
-                problem.wanted_for.add(reason)
+                problem.wanted_for[reason] = None
             try:
-                asked = list(configs())
+                asked = problem.wanted_for[reason] = tuple(configs())
             except BaseException:
-                problem.wanted_for.discard(reason)
+                problem.wanted_for.pop(reason)
                 raise
             self._begin(gemm, problem, asked)
 
     def take(self, gemm: Gemm, config: Config) -> Future[Binary] | None:
-        """A build that has begun; one that has not is given up, since it would wait behind all others."""
+        """A build that has begun, or one that was kept; one that has not begun is given up, since it would wait behind
+        all others."""
         with self._changing:
             problem = self._problems.get(gemm)
             build = None if problem is None else problem.builds.pop(config, None)
-        return None if build is None or build.cancel() else build
+            kept = self._kept.get((gemm, config))
+        return kept if build is None or build.cancel() else build
+
+    def keep(self, gemm: Gemm, config: Config, build: Future[Binary]) -> None:
+        """Keep a build that has ended, which the problem's next job will ask for again: its fallback's."""
+        with self._changing:
+            self._kept.pop((gemm, config), None)
+            self._kept[gemm, config] = build
+            if len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]
+
+    def built(self, purpose: Purpose) -> bool:
+        """Whether something was begun for it, and all of that has ended and lies here."""
+        gemm, reason = purpose
+        with self._changing:
+            problem = self._problems.get(gemm)
+            configs = (problem.wanted_for.get(reason) if problem else None) or ()
+            builds = [problem.builds.get(config) for config in configs] if problem else []
+        return bool(builds) and all(build is not None and build.done() for build in builds)
 
     @contextmanager
     def held(self, gemm: Gemm) -> Iterator[None]:
         """Within the block a job of the problem runs: its builds are kept. Behind the last one what is left is given
-        up."""
+        up, and what was kept forgotten."""
         with self._changing:
             self._held[gemm] += 1
         try:
@@ -85,6 +108,7 @@ class PreparedBuilds:
                 if not self._held[gemm]:
                     del self._held[gemm]
                     self._give_up(gemm)
+                    self._forget_kept(gemm)
 
     def close(self) -> None:
         """Give up everything; the processes go on."""
@@ -101,3 +125,7 @@ class PreparedBuilds:
     def _give_up(self, gemm: Gemm) -> None:
         for build in self._problems.pop(gemm, _BegunProblem()).builds.values():
             build.cancel()
+
+    def _forget_kept(self, gemm: Gemm) -> None:
+        for key in [key for key in self._kept if key[0] == gemm]:
+            del self._kept[key]
