@@ -155,8 +155,9 @@ def reports(output: str, names: list[str], *, late: bool = False) -> dict[str, S
             ended[name], now = result, None
         if _OWN_WORDS.match(line):
             broken = True
-        elif begun and _FINDING.match(line) and not any(noise in line for noise in _NOISE):
-            for name in [now] if now in words else names:
+        elif _FINDING.match(line) and not any(noise in line for noise in _NOISE):
+            broken |= not begun
+            for name in ([now] if now in words else names) if begun else ():
                 words[str(name)].append(line.removeprefix("========= ").strip())
     if broken:
         summary = None

@@ -133,7 +133,7 @@ class SleepingFleet:
 
 
 class SleepingBuilds(BuildProcesses):
-    """Build processes that are none."""
+    """In-process stand-in for the build processes: each build sleeps."""
 
     pace = 1.0
 

@@ -232,8 +232,8 @@ class JobRunner:
 
     def _serve_waiting(self, lease: Lease) -> None:
         """What is done for the jobs that wait, between two batches of the one that runs under ``lease``: what comes
-        next is prepared, and for a slice of time fallbacks are made. The device waits for the build of one of them at
-        most; of the others' those are made that are built."""
+        next is prepared, and for a slice of time fallbacks are made. Where the engine builds ahead the device
+        waits for the build of one of them at most; of the others' those are made that are built."""
         deadline, made = time.monotonic() + FALLBACK_SLICE_SECONDS, False
         try:
             while not lease.cancel.is_set() and not (made and time.monotonic() >= deadline):

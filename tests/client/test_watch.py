@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -65,6 +66,26 @@ def test_streams_that_stay_open_are_followed_though_nothing_happens(
     monkeypatch.setattr(client._session, "patience", 0.0)
     fake.streams = [*[[b": keep-alive\n\n"] for _ in range(50)], list(EVENTS)]
     assert [event.kind for event in client.events(JOB)][-1] == "done"
+
+
+def test_a_stream_is_not_steady_for_the_time_that_its_document_takes(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams that end at once, of a job whose document comes after a second: the clock is the watch's own."""
+    now = 100.0
+
+    def slow_document(*_: object) -> dict[str, str]:
+        nonlocal now
+        now += 2 * watch.STEADY_SECONDS
+        assert now < 200, "it is followed as if its streams had been open for so long"
+        return {"status": "running"}
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(watch, "live_document", slow_document)
+    monkeypatch.setattr(client._session, "patience", 5 * watch.STEADY_SECONDS)
+    fake.streams = [[b": keep-alive\n\n"] for _ in range(20)]
+    with pytest.raises(ServiceUnreachable, match="before the job did"):
+        list(client.events(JOB))
 
 
 def test_an_end_is_told_whatever_its_id(client: Client, fake: FakeService) -> None:

@@ -117,14 +117,23 @@ def test_a_lost_device_is_no_row_of_a_verified_case(failure: TirgemmError) -> No
     assert (row["status"], row["message"]) == ("crashed", str(CRASH))
 
 
-def test_a_device_that_cannot_be_opened_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_cannot_be_opened_is_unavailable_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, busy = 0, 2
+
     def call(name: str, *_: object) -> Any:
+        nonlocal tries
         if name == "cuDevicePrimaryCtxRetain":
-            raise cuda.CudaError(f"{name} answers CUDA_ERROR_UNKNOWN (999)")
+            tries += 1
+            if tries <= busy:
+                raise cuda.CudaError(f"{name} answers CUDA_ERROR_UNKNOWN (999)")
         return 0
 
     monkeypatch.setattr(cuda, "call", call)
     monkeypatch.setattr(cuda, "_ordinal", lambda _: 0)
+    monkeypatch.setattr(cuda, "_flag", lambda *_: 0)
+    monkeypatch.setattr(cuda, "OPEN_PAUSES_S", (0.0, 0.0))
+    assert cuda.Gpu(H200.with_(uuid="GPU-1")).ordinal == 0
+    tries, busy = 0, 3
     with pytest.raises(DeviceUnavailable, match=r"^GPU GPU-1 cannot be opened: .* CUDA_ERROR_UNKNOWN \(999\)$"):
         cuda.Gpu(H200.with_(uuid="GPU-1"))
 
@@ -155,7 +164,7 @@ def test_a_process_that_ends_at_opening_its_device_makes_it_unavailable(failure:
     ("output", "status"),
     [
         (BEFORE_ANY_CALL, "failed"),
-        ("========= Warning: what it says before a kernel begins\n" + SUMMARY, "failed"),
+        ("========= Warning: what it says before a kernel begins\n" + RIGHT + SUMMARY, "failed"),
         ("========= Error: Unable to find injection library libsanitizer-collection.so\n", "failed"),
         (RIGHT + "========= Internal Sanitizer Error: The Sanitizer encountered an error\n" + SUMMARY, "failed"),
         (RIGHT + "========= Error: process didn't terminate successfully\n" + SUMMARY, "failed"),

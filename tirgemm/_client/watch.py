@@ -45,7 +45,7 @@ def watch(
     last: ReceivedEvent | None = None
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
-        opened = math.inf
+        opened, ended = math.inf, 0.0
         try:
             with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
                 opened = time.monotonic()
@@ -60,6 +60,7 @@ def watch(
                     yield event
                     if event.kind in ENDED:
                         return
+            ended = time.monotonic()
             if finished:
                 return
             finished = live_document(session, name, of).get("status") in ENDED
@@ -80,7 +81,8 @@ def watch(
                 return
             failure = error
         now = time.monotonic()
-        if now - opened >= STEADY_SECONDS:
+        # How long the stream was, whatever time its document then took.
+        if (ended or now) - opened >= STEADY_SECONDS:
             lost_at, attempt = 0.0, 0
         if not lost_at:
             lost_at, outage = now, Outage(session.url, session.patience)

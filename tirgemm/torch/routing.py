@@ -77,9 +77,9 @@ def routed(
     is too old.
     """
     policy_named(policy)
-    install()
     calls = RoutedCalls()
     router = _Router(policy, source, wait, calls)
+    install()
     token = handled_by(router.handle)
     try:
         yield calls

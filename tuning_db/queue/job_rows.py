@@ -141,10 +141,16 @@ def kept_kernels(connection: Connection, kernel_ids: Collection[str | None]) -> 
     """Those of these kernels that there are, and that nobody deletes before the transaction ends; the others were
     deleted since whoever names them has seen them. To be asked before jobs are written, as a deletion locks them."""
     wanted = sorted({kernel_id for kernel_id in kernel_ids if kernel_id is not None})
+    of = [
+        row
+        for part in rows.parts(wanted)
+        for row in connection.execute(select(KernelRow.seq, KernelRow.id).where(KernelRow.id.in_(part)))
+    ]
     kept: set[str] = set()
-    for part in rows.parts(wanted):
-        locked = select(KernelRow.id).where(KernelRow.id.in_(part)).with_for_update(read=True, key_share=True)
-        kept |= set(connection.execute(locked).scalars())
+    # In the order in which all who lock several kernels do, lest two wait for each other.
+    for part in rows.parts([row.id for row in sorted(of, key=lambda row: row.seq)]):
+        locked = select(KernelRow.id).where(KernelRow.id.in_(part)).order_by(KernelRow.seq)
+        kept |= set(connection.execute(locked.with_for_update(read=True, key_share=True)).scalars())
     return frozenset(kept)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable
 from tirgemm.tuning.driver.nvrtc import compile_source
+
+# A GPU that cannot be opened is tried again after so many seconds each: a process that was killed may hold its memory.
+OPEN_PAUSES_S = (0.5, 2.0)
 
 
 class CudaError(Exception):
@@ -66,18 +70,26 @@ class Gpu:
     """One GPU, found by UUID, with its primary context current in this thread and a stream of our own."""
 
     def __init__(self, device: Device) -> None:
-        """Raises DeviceUnavailable where the GPU cannot be opened: no kernel has run that could be the cause."""
+        """Raises DeviceUnavailable where the GPU cannot be opened, also after some seconds: no kernel has run that
+        could be the cause."""
         self.device = device
-        try:
-            call("cuInit", 0)
-            self.ordinal = _ordinal(device)
-            self.handle = call("cuDeviceGet", self.ordinal)
-            self.context = call("cuDevicePrimaryCtxRetain", self.handle)
-            call("cuCtxSetCurrent", self.context)
-            # Non-blocking: work of others on the legacy stream must not order itself with ours.
-            self.stream = call("cuStreamCreate", _flag("CUstream_flags", "CU_STREAM_NON_BLOCKING"))
-        except CudaError as error:
-            raise DeviceUnavailable(f"GPU {device.uuid} cannot be opened: {error}") from error
+        for pause in (*OPEN_PAUSES_S, None):
+            try:
+                self._open(device)
+                return
+            except CudaError as error:
+                if pause is None:
+                    raise DeviceUnavailable(f"GPU {device.uuid} cannot be opened: {error}") from error
+                time.sleep(pause)
+
+    def _open(self, device: Device) -> None:
+        call("cuInit", 0)
+        self.ordinal = _ordinal(device)
+        self.handle = call("cuDeviceGet", self.ordinal)
+        self.context = call("cuDevicePrimaryCtxRetain", self.handle)
+        call("cuCtxSetCurrent", self.context)
+        # Non-blocking: work of others on the legacy stream must not order itself with ours.
+        self.stream = call("cuStreamCreate", _flag("CUstream_flags", "CU_STREAM_NON_BLOCKING"))
 
     def synchronize(self) -> None:
         """Wait for the stream. A kernel that broke the context is noticed here."""

@@ -79,7 +79,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class ReadBandwidth:
-    """Measure the bandwidth of reading memory alone."""
+    """Measure the bandwidth of reading memory alone, on a GPU that of writing, too."""
 
     device: Device
     lock_dir: Path

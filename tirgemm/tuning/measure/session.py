@@ -27,7 +27,8 @@ class Session(Protocol):
         ...
 
     def stream(self) -> SampleSet:
-        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds."""
+        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds; of writing as many on a GPU
+        ``conditions["write_us"]``."""
         ...
 
     def require_usable(self) -> None:

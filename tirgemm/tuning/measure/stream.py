@@ -48,6 +48,7 @@ def gpu_stream(gpu: Gpu, fill: Callable[[int, int], None], alive: Callable[[], N
         return best, times[best]
 
     best, reading = fastest("read_stream", address, words, address)
-    _, writing = fastest("write_stream", address, words, ctypes.c_uint32(1))
-    conditions = {"bytes": GPU_BYTES, "at": now(), "blocks_per_sm": best, "threads": _THREADS, "write_us": writing}
+    best_writing, writing = fastest("write_stream", address, words, ctypes.c_uint32(1))
+    conditions = {"bytes": GPU_BYTES, "at": now(), "blocks_per_sm": best, "threads": _THREADS}
+    conditions |= {"write_us": writing, "write_blocks_per_sm": best_writing}
     return SampleSet(tuple(reading), "selection", {}, conditions)
