@@ -85,7 +85,7 @@ class Device:
         return f"cpu:{self.arch}:{model}:{self.units}:{digest}"
 
     @property
-    def any_alike(self) -> Device:
+    def device_class(self) -> Device:
         """The class of interchangeable devices, without what tells two of them apart: one value for all of them."""
         return replace(self, uuid="", index=0, environment=())
 

@@ -1,6 +1,6 @@
-"""Kernel lookup and background builds: the interface ``KernelSource`` and the permission to build, ``Policy``.
+"""``KernelSource``, the interface through which ``tirgemm.torch`` looks up kernels and has missing ones built.
 
-Shipped records, a local database and the service implement it; ``tirgemm.torch`` gets its kernels through it.
+Shipped records, a local database and the service implement it. ``Policy`` names which missing kernels may be built.
 """
 
 from __future__ import annotations

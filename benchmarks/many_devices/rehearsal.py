@@ -103,8 +103,7 @@ class SleepingFleet:
     """Engines whose builds and measurements sleep."""
 
     def __init__(self, store: Store, served: Sequence[Device], processes: int, pace: float) -> None:
-        self._builds = SleepingBuilds(processes)
-        self._builds.pace = pace
+        self._builds = SleepingBuilds(processes, pace)
         self._prepared, imports, signer = PreparedBuilds(served[0], self._builds), TunerImports(), Signer.generate()
 
         def open_bench(device: Device) -> Workbench:
@@ -135,10 +134,12 @@ class SleepingFleet:
 class SleepingBuilds(BuildProcesses):
     """In-process stand-in for the build processes: each build sleeps."""
 
-    pace = 1.0
+    def __init__(self, processes: int, pace: float) -> None:
+        self._pace = pace
+        super().__init__(processes)
 
     def _start(self) -> Any:
-        return _SleepingBuild(self.pace)
+        return _SleepingBuild(self._pace)
 
 
 class _SleepingBuild:

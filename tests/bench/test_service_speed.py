@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.many_devices.rehearsal import working
 from benchmarks.service_speed import document as service_speed
 from benchmarks.service_speed import first_answer, listeners, pages, server_processes, turns, while_tuning
 from benchmarks.service_speed.load import Turn, drive
@@ -18,7 +18,6 @@ from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, parser, server
 from tests.service.support import ScriptedEngine
-from tests.waiting import PATIENCE_S
 from tirgemm.bench.results import load
 from tirgemm.errors import ServiceError
 from tirgemm.service.jobs.worker import Worker
@@ -79,13 +78,8 @@ def scripted_worker(folder: Path, _device: str = "cpu") -> Iterator[None]:
         engine = ScriptedEngine(SqlStore(database))
         engine.fallback_gate.set()
         worker = Worker(JobQueue(database), engine.store, engine, lease_s=600.0)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        try:
+        with working(worker):
             yield
-        finally:
-            worker.stop()
-            thread.join(PATIENCE_S)
 
 
 def test_hits_are_measured_while_a_job_tunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

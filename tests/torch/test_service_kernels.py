@@ -348,7 +348,9 @@ def test_a_service_that_goes_away_behind_one_kernel_leaves_that(client: Client, 
     assert tuple(preparation.failures) == others
 
 
-def test_products_wait_for_a_service_that_is_away_once(client: Client, fake: Unlisted) -> None:
+def test_products_wait_for_a_service_that_is_away_once(
+    client: Client, fake: Unlisted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tirgemm.torch import ServiceKernels, routed
 
     asked, went_on = threading.Event(), threading.Event()
@@ -359,7 +361,7 @@ def test_products_wait_for_a_service_that_is_away_once(client: Client, fake: Unl
             waited.append(not went_on.wait(PATIENCE_S))
         return handle(request)
 
-    fake.handle_request = handle_request  # type: ignore[method-assign]
+    monkeypatch.setattr(fake, "handle_request", handle_request)
     fake.broken["/v1/batches"] = [httpx.ConnectError("gone") for _ in range(1000)]
     with routed("default", source=ServiceKernels(client), wait=True) as calls:
         torch.mm(torch.randn(3, 19), torch.randn(19, 5))

@@ -31,7 +31,7 @@ def ranked_defaults(
 
     Elsewhere by their analytic estimates: one family's corrected time says nothing beside another's estimate.
     """
-    return list(_ranked_defaults(tuple(families), gemm, device.any_alike, regime, ranking_model(device)))
+    return list(_ranked_defaults(tuple(families), gemm, device.device_class, regime, ranking_model(device)))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -56,7 +56,7 @@ def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: Regi
     behind. Families without a list of their own have only their defaults. With a ``count`` of 0 every family's default
     and nothing else.
     """
-    return list(_opening(tuple(families), gemm, device.any_alike, regime, count, ranking_model(device)))
+    return list(_opening(tuple(families), gemm, device.device_class, regime, count, ranking_model(device)))
 
 
 @lru_cache(maxsize=_KEPT)

@@ -174,7 +174,7 @@ class Workbench(Closing):
     @property
     def _class(self) -> Device:
         """The class of devices that a kernel runs on, not the one that it was built beside: one kernel has one hash."""
-        return self.device.any_alike
+        return self.device.device_class
 
     @contextmanager
     def waits_told(self, on_wait: OnWait) -> Iterator[None]:
