@@ -28,7 +28,8 @@ from tirgemm.bench.held_out import (
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import ACTIVATIONS, Gemm, Range
+from tirgemm.expr import evaluate
+from tirgemm.gemm import ACTIVATIONS, Gemm, Operand, Range
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates
@@ -38,6 +39,7 @@ SIBLINGS = {"judge-102": 12, "judge-103": 11, "judge-104": 15, "grid": 73}
 # Of these, how many are in the records themselves: problems of the published suites, which were measured before.
 EQUALS = {"grid": 10}
 NEW_JUDGE = 105
+OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
 JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
 # Published results name these problems: a change of the generator must not change them.
 DIGESTS = {
@@ -145,6 +147,20 @@ def test_records_of_a_judged_size_are_not_shipped_where_none_of_it_were_before(t
     assert not is_judged(next(iter(shipped_gemms() & published_gemms())))
     module.add_recorded_sides(tmp_path / "sides.json", tmp_path)
     assert (tmp_path / "sides.json").read_text() == module.SIDES.read_text(), "none is taken away"
+
+
+def test_problems_with_rows_off_lines_are_drawn_apart_from_what_is_judged() -> None:
+    one, other = (suite_named(f"rows16-{seed}").gemms for seed in (1, 2))
+    assert len(set(one)) == len(set(other)) == COUNT
+    assert one == suite_named("rows16-1").gemms
+    assert not set(one) & set(other)
+    judged = {sides_of(gemm) for name in (*JUDGES, "grid") for gemm in suite_named(name).gemms}
+    assert not siblings([*one, *other], recorded_sides() | judged)
+    for gemm in one:
+        rows = [2 * evaluate(gemm.leading(operand), gemm.m_max) for operand in OPERANDS]  # bytes
+        assert all(row % 16 == 0 for row in rows)
+        assert any(row % 128 for row in rows[:2])
+    assert {gemm.layout for gemm in one} == {"nt", "nn", "tn", "tt"}
 
 
 def test_layers_are_of_no_other_suite() -> None:

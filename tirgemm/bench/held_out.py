@@ -5,9 +5,13 @@ seeds are published; models and estimates are fitted to records of other problem
 seed whose results were looked at shape by shape becomes a fit seed, and another takes its place. ``grid`` is 300 of the
 1,000 problems whose sides are in ``GRID``, with which others publish results.
 
-A third of the problems each have: n and k of a linear layer of a public model, with m from 1 to 16,384; all sides from
-``GRID``; sides of any value, odd ones too. Draws use nothing of ``random`` but ``random()``, which is the same in every
-version of Python.
+``rows16-SEED`` are 100 problems to collect records from, too, with sides of some hundreds or thousands: rows of A, B
+and D begin at multiples of 16 bytes, those of A or of B not of 128, so that TMA reads them from more lines of L2 than
+they fill. Judge and fit seeds draw few of these.
+
+A third of the problems of a judge or fit suite each have: n and k of a linear layer of a public model, with m from 1 to
+16,384; all sides from ``GRID``; sides of any value, odd ones too. Draws use nothing of ``random`` but ``random()``,
+which is the same in every version of Python.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from importlib import resources
 from itertools import islice, product
 from typing import TypeVar
 
+from tirgemm import expr
 from tirgemm.bench.suite_file import Suite
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
@@ -54,7 +59,11 @@ DTYPES = ("f16", "f16", "bf16")
 LAYOUTS = ("nt", "nt", "nn", "tn", "tt")
 # Elements of one operand: what is drawn fits beside its copies on one device.
 _MOST_ELEMENTS = 2**30
-_NAME = re.compile(r"(judge|fit)-(0|[1-9][0-9]{0,8})")
+_NAME = re.compile(r"(judge|fit|rows16)-(0|[1-9][0-9]{0,8})")
+# Elements of 2 bytes in 16 bytes, and in a line of L2.
+_WORD, _LINE = 8, 64
+# Sides of ``rows16`` are so many words, evenly over the logarithm.
+_WORDS_A_ROW = (32, 1024)
 
 Drawn = TypeVar("Drawn")
 Sides = tuple[int, int, int]
@@ -72,6 +81,9 @@ def held_out(name: str) -> Suite | None:
     if match is None:
         return None
     kind, seed = match[1], int(match[2])
+    if kind == "rows16":
+        about = f"{COUNT} problems with rows at multiples of 16 bytes, some not of 128, drawn by seed {seed}"
+        return Suite(name, f"{about}: see tirgemm/bench/held_out.py.", _rows16(seed))
     if (seed in JUDGE_SEEDS) != (kind == "judge"):
         judges = ", ".join(map(str, JUDGE_SEEDS))
         raise InvalidRequest(f"suite {name!r}: the seeds to judge by are {judges}, all others are to fit to")
@@ -106,18 +118,35 @@ def recorded_sides() -> frozenset[Sides]:
 
 def _drawn(seed: int) -> tuple[Gemm, ...]:
     is_judge, apart = seed in JUDGE_SEEDS, seed >= FIRST_APART
-    suites = {} if is_judge else {0: _grid_sample(), **{judge: _drawn(judge) for judge in JUDGE_SEEDS}}
+    suites = {} if is_judge else _to_judge_by()
     judged = {gemm for gemms in suites.values() for gemm in gemms}
     avoided = set(recorded_sides()) if apart else set()
     avoided.update(sides_of(g) for judge, gemms in suites.items() if apart or judge >= FIRST_APART for g in gemms)
-    drawn = islice(_distinct(random.Random(seed), judged, avoided), COUNT)
+    drawn = islice(_distinct(random.Random(seed), (_layer, _grid, _any), judged, avoided), COUNT)
     return tuple(gemm for gemm in drawn if not is_judge or gemm not in _FITTED)
 
 
-def _distinct(source: random.Random, known: set[Gemm], avoided: Collection[Sides]) -> Iterator[Gemm]:
-    """Problems of the three distributions by turns, none twice, none that is ``known``, none of ``avoided`` sides."""
+def _to_judge_by() -> dict[int, tuple[Gemm, ...]]:
+    """The problems of each judge seed, and, as those of 0, of ``grid``."""
+    return {0: _grid_sample(), **{judge: _drawn(judge) for judge in JUDGE_SEEDS}}
+
+
+def _rows16(seed: int) -> tuple[Gemm, ...]:
+    judged = {sides_of(gemm) for gemms in _to_judge_by().values() for gemm in gemms}
+    drawn = _distinct(random.Random(seed), (_multiples_of_a_word,), set(), judged | recorded_sides())
+    return tuple(islice((gemm for gemm in drawn if _has_rows_off_lines(gemm)), COUNT))
+
+
+def _has_rows_off_lines(gemm: Gemm) -> bool:
+    return any(expr.evaluate(gemm.leading(operand), gemm.m_max) % _LINE for operand in ("a", "b"))
+
+
+def _distinct(
+    source: random.Random, distributions: Sequence[Draw], known: set[Gemm], avoided: Collection[Sides]
+) -> Iterator[Gemm]:
+    """Problems of the distributions by turns, none twice, none that is ``known``, none of ``avoided`` sides."""
     while True:
-        for draw in (_layer, _grid, _any):
+        for draw in distributions:
             gemm = _problem(source, draw)
             while gemm is None or gemm in known or sides_of(gemm) in avoided:
                 gemm = _problem(source, draw)
@@ -143,6 +172,11 @@ def _grid(source: random.Random) -> Sides:
 
 def _any(source: random.Random) -> Sides:
     m, n, k = (_side(source, LEAST_SIDE, MOST_SIDE) for _ in range(3))
+    return m, n, k
+
+
+def _multiples_of_a_word(source: random.Random) -> Sides:
+    m, n, k = (_WORD * _side(source, *_WORDS_A_ROW) for _ in range(3))
     return m, n, k
 
 

@@ -39,6 +39,6 @@ def suite_named(name: str) -> Suite:
         return Suite.read(known[name])
     drawn = held_out(name)
     if drawn is None:
-        names = ", ".join([*known, GRID_NAME, *(f"judge-{seed}" for seed in JUDGE_SEEDS), "fit-SEED"])
+        names = ", ".join([*known, GRID_NAME, *(f"judge-{seed}" for seed in JUDGE_SEEDS), "fit-SEED", "rows16-SEED"])
         raise InvalidRequest(f"suite {name!r} is unknown; give a JSON file, or one of {names}")
     return drawn
