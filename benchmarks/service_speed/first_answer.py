@@ -48,13 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     await_worker(database)
                     return warm(turn)
 
-            figures.add(f"first answer, {options.device}, cold", alternate(service.port, cold, options))
             with worker(folder, options.device):
                 await_worker(database)
                 figures.add(f"first answer, {options.device}, warm", alternate(service.port, warm, options))
                 name = f"first answer, {options.device}, warm, rows of whole 16 bytes"
                 figures.add(name, alternate(service.port, warm_whole, options))
-    figures.save()
+            figures.add(f"first answer, {options.device}, cold", alternate(service.port, cold, options))
     return 0
 
 

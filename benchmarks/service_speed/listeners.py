@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 server_mib=round(peak_mib(service.pid), 1),
             )
             audience.close()
-    figures.save()
     return 0
 
 

@@ -46,7 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{kind}hits, any of {len(hits):,} kernels": hits,
         }.items():
             figures.add(figure, asked(service.port, requests, options), **same)
-    figures.save()
     return 0
 
 

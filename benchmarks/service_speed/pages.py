@@ -47,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asking = [service.request("GET", page).replace(b"\r\n", b"\r\nAccept: text/html\r\n", 1)]
                 about = {"kernels": len(problems), "page_bytes": len(answer.content)}
                 figures.add(f"page {shown}", asked(service.port, asking, options), **about)
-    figures.save()
     return 0
 
 

@@ -42,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     }.items():
                         measured = asked(port, requests, options, bare_port=bare.port)
                         figures.add(f"hits, {kernels} kernels, {_counted(count)}", measured, **same)
-    figures.save()
     return 0
 
 

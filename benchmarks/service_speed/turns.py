@@ -85,7 +85,8 @@ def asked(
 
 
 class Figures:
-    """The rows of one run, told as they come, and written into the results file beside those of other figures."""
+    """The rows of one run, told and written into the results file, where one was named, as they come; rows of other
+    figures stay there."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -97,9 +98,9 @@ class Figures:
         row = document.row_of(figure, same | about, *measured) | measured_at(self._about, None)
         print(f"{figure}: {row['per_second']:.0f} a second, p99 {row['p99_ms']:.1f} ms, share {row['share']:.2f}")
         self._rows.append(row)
+        self._save()
 
-    def save(self) -> None:
-        """Write them, where a file was named."""
+    def _save(self) -> None:
         path: Path | None = self._options.out
         if path is None:
             return

@@ -39,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 await_status(database, jobs[0], "running")
                 figures.add("hits, a job tunes on the CPU", asked(service.port, hits, options), **same)
                 await_status(database, jobs[-1], "queued")
-    figures.save()
     return 0
 
 
