@@ -217,10 +217,10 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
 def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measurer: Measurer, regime: str) -> None:
     package = artifact("1024x1024x1024:f16:nt")
     actual = measurer.time(package, RaceOptions(regime, 20, 0.3), baselines=measurer.baselines())
-    beside_invariant = {"cublaslt_unsplit", "triton_invariant"} & set(measurer.baselines())
-    assert set(actual.conditions.get("absent", {})) == beside_invariant
+    beside_others = {"cublaslt_unsplit", "triton_invariant", "torch.compile"} & set(measurer.baselines())
+    assert set(actual.conditions.get("absent", {})) == beside_others
     medians = {name: statistics.median(samples) for name, samples in actual.baselines.items()}
-    assert set(medians) == set(measurer.baselines()) - beside_invariant
+    assert set(medians) == set(measurer.baselines()) - beside_others
     for name in ("cublaslt_best", "triton", "cutlass"):
         if name not in medians:
             continue
@@ -237,7 +237,7 @@ def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measure
 def test_baselines_that_do_not_compute_a_problem_are_left_out_with_reasons(measurer: Measurer) -> None:
     fused = artifact("257x129x65:f16:nt:align=2:alpha:bias:act=silu")
     samples = measurer.time(fused, RaceOptions("isolated", 5, 0.05), baselines=measurer.baselines())
-    assert set(samples.baselines) == {"torch.matmul"}
+    assert set(samples.baselines) == {"torch.matmul", "torch.compile"} & set(measurer.baselines())
     assert "no epilogue silu" in samples.conditions["absent"]["cublaslt_best"]
     if "triton" in measurer.baselines():
         assert "without alpha, bias, silu" in samples.conditions["absent"]["triton"]

@@ -341,7 +341,10 @@ def test_a_gpu_offers_the_baselines_whose_packages_are_installed(monkeypatch: py
     installed.add("torch")
     assert Measurer.baselines(measurer) == ("torch.matmul", "cublaslt_best", "cublaslt_unsplit")
     installed.add("triton")
-    with_triton = ("torch.matmul", "cublaslt_best", "cublaslt_unsplit", "triton", "triton_invariant")
+    with_triton = (
+        *("torch.matmul", "torch.compile", "cublaslt_best", "cublaslt_unsplit"),
+        *("triton", "triton_invariant"),
+    )
     assert Measurer.baselines(measurer) == with_triton
     installed.add("cutlass_library")
     assert Measurer.baselines(measurer) == BASELINES["cuda"] == (*with_triton, "cutlass")

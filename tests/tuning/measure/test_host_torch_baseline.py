@@ -24,6 +24,7 @@ from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure import Measurer, host_torch_baseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN
+from tirgemm.tuning.measure.baselines.torch_compiled_baseline import epilogue, matmul_and
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, TorchCall
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -76,6 +77,17 @@ class Operands:
         for name in self.gemm.inputs[2:]:
             x = x + self.value(name)
         return activate(x, self.gemm.act)
+
+
+@pytest.mark.parametrize("text", ["9x11x13:f32:tt:alpha:beta:bias:act=relu", "9x11x13:f32:nt:bias:act=gelu_tanh"])
+def test_the_epilogue_that_a_gpu_compiles_computes_the_problem(text: str) -> None:
+    gemm = Gemm.parse(text)
+    operands = Operands(gemm, 0)
+    tensors = {name: torch.from_dlpack(view) for name, view in operands.views.items()}
+    for name, transposed in (("a", gemm.trans_a), ("b", gemm.trans_b)):
+        tensors[name] = tensors[name].mT if transposed else tensors[name]
+    matmul_and(torch, epilogue(torch, gemm), **tensors)()
+    np.testing.assert_allclose(operands.value("d"), operands.expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN, TorchBaseline, odd_sizes, pin
-from tirgemm.tuning.measure.baselines.tuned_baseline import FastestOption
+from tirgemm.tuning.measure.baselines.torch_compiled_baseline import TorchCompiledBaseline
+from tirgemm.tuning.measure.baselines.tuned_baseline import FastestOption, Refused
 
 
 class StubTorch(SimpleNamespace):
@@ -82,6 +83,22 @@ def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_padded_one(m
 
     assert labels("64x64x64:f16:nt") == [{}], "the one call needs no choice"
     assert labels("64x63x64:f16:nt") == [{"call": PLAIN}, {"call": PADDED}]
+
+
+def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    torch = StubTorch()
+    torch.compile, torch.matmul, torch.from_dlpack = lambda *_, **__: broken, lambda *_, **__: None, lambda view: view
+    torch.relu = torch.nn = SimpleNamespace(functional=SimpleNamespace(gelu=None, silu=None))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(Absent, match="nothing to compile"):
+        TorchCompiledBaseline(Gemm.parse("64x64x64:f16:nn"), 0, 0)
+    views: Any = {"a": 1, "b": 2, "d": 3, "bias": 4}
+    (only,) = TorchCompiledBaseline(Gemm.parse("64x64x64:f16:nn:bias"), 0, 0).candidates([views])
+    with pytest.raises(Refused, match=r"torch\.compile failed: RuntimeError: no compiler"):
+        only.call(0)
 
 
 def test_the_report_of_a_choice_names_both_times() -> None:

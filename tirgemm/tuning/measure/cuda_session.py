@@ -30,6 +30,7 @@ from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline,
 from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline
+from tirgemm.tuning.measure.baselines.torch_compiled_baseline import TorchCompiledBaseline
 from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline, TritonInvariantBaseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOption, Call, choose
 from tirgemm.tuning.measure.conditions import now
@@ -64,6 +65,7 @@ _LONG_US = 100_000.0
 Context = Callable[[], AbstractContextManager[Any]]
 _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
     "torch.matmul": TorchBaseline,
+    "torch.compile": TorchCompiledBaseline,
     "cublaslt_best": CublasLtBaseline,
     "cublaslt_unsplit": CublasLtUnsplitBaseline,
     "triton": TritonBaseline,

@@ -30,14 +30,21 @@ if TYPE_CHECKING:
 
 BASELINES = {
     "cpu": ("numpy_f32", "torch.matmul"),
-    "cuda": ("torch.matmul", "cublaslt_best", "cublaslt_unsplit", "triton", "triton_invariant", "cutlass"),
+    "cuda": (
+        *("torch.matmul", "torch.compile", "cublaslt_best", "cublaslt_unsplit"),
+        *("triton", "triton_invariant", "cutlass"),
+    ),
 }
 # Those that choose among candidates of their own first: a fraction of a second or more, which the tuner does not spend.
 SLOW_BASELINES = frozenset(BASELINES["cuda"]) - {"torch.matmul"}
 # Those whose library the measuring process imports when they are first asked for, in seconds.
 LATE_BASELINES = frozenset({"torch.matmul"})
 _TRITON = ("torch", "triton")
-_PACKAGES = {"torch.matmul": ("torch",), "triton": _TRITON, "triton_invariant": _TRITON, "cutlass": (CUTLASS,)}
+_PACKAGES = {
+    "torch.matmul": ("torch",),
+    "cutlass": (CUTLASS,),
+    **dict.fromkeys(("torch.compile", "triton", "triton_invariant"), _TRITON),
+}
 # For opening a device: a killed kernel may hold it for a while yet.
 _OPEN_S = 60.0
 SEARCH_SAMPLES = 5
