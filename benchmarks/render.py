@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import (
     bank_tables,
+    breadth_table,
     counter_tables,
     evidence_tables,
     ladder_tables,
@@ -54,6 +55,7 @@ OF_ALL: Mapping[str, Mapping[str, Callable[[Path, Path], str]]] = {
 }
 OF_DEVICE = (
     suite_tables.TABLES
+    | breadth_table.TABLES
     | evidence_tables.TABLES
     | models.TABLES
     | service_speed.TABLES
