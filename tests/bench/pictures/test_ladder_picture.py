@@ -12,7 +12,7 @@ from tirgemm.bench.ladder_report import reported
 from tirgemm.bench.results import load
 from tirgemm.gemm import Gemm
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 
 
 def test_a_bar_is_as_long_as_its_rung_is_fast_and_a_slower_one_is_outlined() -> None:

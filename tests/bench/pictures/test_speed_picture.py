@@ -13,7 +13,7 @@ from benchmarks.pictures.speed_picture import problem_speeds, speed_picture
 from tests.helpers.scripts import script
 from tirgemm.bench.results import FORMAT
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 render: Any = script("benchmarks/render.py")
 # Speed over torch.matmul and over cuBLASLt's best: twice and half as fast as the faster of the two, and odd rows.
 SPEEDS = {
