@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,18 @@ def test_problems_with_rows_off_lines_are_drawn_apart_from_what_is_judged() -> N
         assert all(row % 16 == 0 for row in rows)
         assert any(row % 128 for row in rows[:2])
     assert {gemm.layout for gemm in one} == {"nt", "nn", "tn", "tt"}
+
+
+def test_problems_of_other_kinds_are_drawn_apart_from_what_is_judged() -> None:
+    gemms = suite_named("kinds-1").gemms
+    assert len(set(gemms)) == COUNT
+    judged = {sides_of(gemm) for name in (*JUDGES, "grid") for gemm in suite_named(name).gemms}
+    assert not siblings(gemms, recorded_sides() | judged)
+    kinds = Counter((gemm.out == "f32", gemm.acc == "f16", gemm.batch > 1, gemm.beta) for gemm in gemms)
+    assert len(kinds) == 4
+    assert min(kinds.values()) > 15
+    assert all(sum(kind) == 1 for kind in kinds)
+    assert {gemm.layout for gemm in gemms if gemm.batch > 1} == {"nt", "nn", "tn", "tt"}
 
 
 def test_layers_are_of_no_other_suite() -> None:

@@ -5,9 +5,10 @@ seeds are published; models and estimates are fitted to records of other problem
 seed whose results were looked at shape by shape becomes a fit seed, and another takes its place. ``grid`` is 300 of the
 1,000 problems whose sides are in ``GRID``, with which others publish results.
 
-``rows16-SEED`` are 100 problems to collect records from, too, with sides of some hundreds or thousands: rows of A, B
-and D begin at multiples of 16 bytes, those of A or of B not of 128, so that TMA reads them from more lines of L2 than
-they fill. Judge and fit seeds draw few of these.
+``rows16-SEED`` and ``kinds-SEED`` are 100 problems each to collect records from, too, of which judge and fit seeds draw
+few or none. The first have sides of some hundreds or thousands: rows of A, B and D begin at multiples of 16 bytes,
+those of A or of B not of 128, so that TMA reads them from more lines of L2 than they fill. The others have fp32
+outputs, fp16 sums, batches, or add to C.
 
 A third of the problems of a judge or fit suite each have: n and k of a linear layer of a public model, with m from 1 to
 16,384; all sides from ``GRID``; sides of any value, odd ones too. Draws use nothing of ``random`` but ``random()``,
@@ -23,7 +24,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
-from itertools import islice, product
+from itertools import cycle, islice, product
 from typing import TypeVar
 
 from tirgemm import expr
@@ -59,7 +60,9 @@ DTYPES = ("f16", "f16", "bf16")
 LAYOUTS = ("nt", "nt", "nn", "tn", "tt")
 # Elements of one operand: what is drawn fits beside its copies on one device.
 _MOST_ELEMENTS = 2**30
-_NAME = re.compile(r"(judge|fit|rows16)-(0|[1-9][0-9]{0,8})")
+# Of ``kinds``: how many products a batch is of, and how many elements one operand of it has at most.
+BATCHES, _MOST_OF_BATCH = (2, 4, 8, 16, 64), 2**26
+_NAME = re.compile(r"(judge|fit|rows16|kinds)-(0|[1-9][0-9]{0,8})")
 # Elements of 2 bytes in 16 bytes, and in a line of L2.
 _WORD, _LINE = 8, 64
 # Sides of ``rows16`` are so many words, evenly over the logarithm.
@@ -81,9 +84,11 @@ def held_out(name: str) -> Suite | None:
     if match is None:
         return None
     kind, seed = match[1], int(match[2])
-    if kind == "rows16":
-        about = f"{COUNT} problems with rows at multiples of 16 bytes, some not of 128, drawn by seed {seed}"
-        return Suite(name, f"{about}: see tirgemm/bench/held_out.py.", _rows16(seed))
+    if kind in _FIT_KINDS:
+        about, draw = _FIT_KINDS[kind]
+        return Suite(
+            name, f"{COUNT} problems {about}, drawn by seed {seed}: see tirgemm/bench/held_out.py.", draw(seed)
+        )
     if (seed in JUDGE_SEEDS) != (kind == "judge"):
         judges = ", ".join(map(str, JUDGE_SEEDS))
         raise InvalidRequest(f"suite {name!r}: the seeds to judge by are {judges}, all others are to fit to")
@@ -132,9 +137,40 @@ def _to_judge_by() -> dict[int, tuple[Gemm, ...]]:
 
 
 def _rows16(seed: int) -> tuple[Gemm, ...]:
-    judged = {sides_of(gemm) for gemms in _to_judge_by().values() for gemm in gemms}
-    drawn = _distinct(random.Random(seed), (_multiples_of_a_word,), set(), judged | recorded_sides())
+    drawn = _to_fit_to(random.Random(seed), (_multiples_of_a_word,))
     return tuple(islice((gemm for gemm in drawn if _has_rows_off_lines(gemm)), COUNT))
+
+
+def _kinds(seed: int) -> tuple[Gemm, ...]:
+    source = random.Random(seed)
+    drawn = zip(_to_fit_to(source, (_layer, _grid, _any)), cycle(_CHANGES), strict=False)
+    changed = (change(source, gemm) for gemm, change in drawn)
+    return tuple(islice((gemm for gemm in changed if gemm is not None), COUNT))
+
+
+def _to_fit_to(source: random.Random, distributions: Sequence[Draw]) -> Iterator[Gemm]:
+    """Problems of sizes that are neither recorded nor judged by."""
+    judged = {sides_of(gemm) for gemms in _to_judge_by().values() for gemm in gemms}
+    return _distinct(source, distributions, set(), judged | recorded_sides())
+
+
+def _batched(source: random.Random, gemm: Gemm) -> Gemm | None:
+    """A batch that fits ``_MOST_OF_BATCH`` elements, None where none does."""
+    most = _MOST_OF_BATCH // max(gemm.m_max * gemm.n, gemm.n * gemm.k, gemm.m_max * gemm.k)
+    counts = [count for count in BATCHES if count <= most]
+    return gemm.with_(batch=_one(source, counts)) if counts else None
+
+
+_CHANGES: tuple[Callable[[random.Random, Gemm], Gemm | None], ...] = (
+    lambda _source, gemm: gemm.with_(out="f32"),
+    lambda _source, gemm: gemm.with_(dtype="f16", out="f16", acc="f16"),
+    _batched,
+    lambda _source, gemm: gemm.with_(alpha=True, beta=True),
+)
+_FIT_KINDS = {
+    "rows16": ("with rows at multiples of 16 bytes, some not of 128", _rows16),
+    "kinds": ("with fp32 outputs, fp16 sums, batches or C", _kinds),
+}
 
 
 def _has_rows_off_lines(gemm: Gemm) -> bool:

@@ -39,6 +39,7 @@ def suite_named(name: str) -> Suite:
         return Suite.read(known[name])
     drawn = held_out(name)
     if drawn is None:
-        names = ", ".join([*known, GRID_NAME, *(f"judge-{seed}" for seed in JUDGE_SEEDS), "fit-SEED", "rows16-SEED"])
+        judges = [f"judge-{seed}" for seed in JUDGE_SEEDS]
+        names = ", ".join([*known, GRID_NAME, *judges, "fit-SEED", "rows16-SEED", "kinds-SEED"])
         raise InvalidRequest(f"suite {name!r} is unknown; give a JSON file, or one of {names}")
     return drawn
