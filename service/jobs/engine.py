@@ -39,7 +39,8 @@ class Engine(Protocol):
         ...
 
     def warm(self) -> None:
-        """Get ready in the background, so that the first job need not wait."""
+        """Get ready in the background, so that the next job need not wait: for what was never started, or was killed
+        with the last job."""
         ...
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
@@ -158,7 +159,7 @@ class TuningEngine:
         return [measurer.seconds if measurer is not None else 0.0]
 
     def warm(self) -> None:
-        self._bench()
+        self._bench().warm()
         self._imports.start()
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:

@@ -204,6 +204,7 @@ class JobRunner:
         logger.info("job %s: %s", job.id, _INTERRUPTIONS[lease.reason])
         if lease.reason == "cancelled":
             self._queue.finish(job.id, self.name, "cancelled")
+            self._warm()  # the measuring process that was killed with the job: the next one finds it ready
         elif lease.reason == "released":
             self._queue.release(job.id, self.name)
 

@@ -14,6 +14,10 @@ from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.workbench import Workbench
 
+# What measures when its job is cancelled mostly ends within this. To kill the process costs the next job seconds: on a
+# GPU it imports, makes a context and compiles anew.
+CANCEL_GRACE_SECONDS = 0.5
+
 
 class LocalFleet:
     """Engines of ``served`` (default: every device of this host), each with its measuring process.
@@ -35,7 +39,8 @@ class LocalFleet:
         self._lock_dir = lock_dir
         chosen = devices() if served is None else served
         cpu_lock = next((device.lock_key for device in chosen if device.kind == "cpu"), "")
-        self._builds = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir)
+        gpu = next((device for device in chosen if device.kind == "cuda"), None)
+        self._builds = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir, rehearsed=gpu)
         imports = TunerImports()
         # Beside a CPU every build keeps that from being measured on: none is begun before it is needed.
         self._prepared = {} if cpu_lock else {device.key: PreparedBuilds(device, self._builds) for device in chosen}
@@ -55,4 +60,7 @@ class LocalFleet:
         self._builds.close()
 
     def _open_bench(self, device: Device) -> Workbench:
-        return Workbench(device, self._store, self._signer, lock_dir=self._lock_dir, processes=self._builds)
+        bench = Workbench(device, self._store, self._signer, lock_dir=self._lock_dir, processes=self._builds)
+        if bench.measurer is not None:
+            bench.measurer.grace_s = CANCEL_GRACE_SECONDS
+        return bench

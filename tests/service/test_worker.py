@@ -140,6 +140,15 @@ def test_an_engine_is_warmed_once_and_not_where_a_job_comes_first(
     assert engine.calls == [("warm", "")]
 
 
+def test_the_engine_is_warmed_behind_a_job_that_was_cancelled(queue: JobQueue, engine: ScriptedEngine) -> None:
+    engine.fallback_gate.set()
+    cancelled = submit(queue)
+    with Running(queue, engine):
+        until(lambda: ("tune", ODD) in engine.calls)
+        queue.cancel(cancelled)
+        until(lambda: engine.calls[-1] == ("warm", ""))
+
+
 def test_a_job_that_shipped_records_answer_ends_without_a_search(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,8 +95,8 @@ def test_a_search_that_is_stopped_before_its_default_is_certified_has_nothing_to
     class Endless(FakeBench):
         """Begins a build that does not end, and is told to stop."""
 
-        def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
-            del gemm, config
+        def build(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
+            del gemm, config, urgent
             stop.set()
             return unending
 

@@ -18,7 +18,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
-from tirgemm.tuning.measure.measurer import LATE_BASELINES, SLOW_BASELINES
+from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SEARCH_SECONDS, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process import spans
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 2
-# The default ahead of the search, whose user waits for it.
-FALLBACK_SAMPLES, FALLBACK_SECONDS = 10, 0.1
+# The default ahead of the search, whose user waits for it: as often as a candidate, since it counts as one.
+FALLBACK_SAMPLES, FALLBACK_SECONDS = SEARCH_SAMPLES, SEARCH_SECONDS
 # Of how many of the fastest candidates the builds are kept: more than selection takes.
 KEPT_BUILDS = 8
 
@@ -226,7 +226,7 @@ class Evaluator:
     def certified_default(self, config: Config, *, last: bool = False) -> KernelRecord:
         """Build, certify, time and store a family's default as the fallback, and record it as a candidate. ``last``:
         nothing is searched behind it."""
-        build = self.workbench.build(self.gemm, config)
+        build = self.workbench.build(self.gemm, config, urgent=True)
         binary = self.built(build)
         self._default = config, binary
         package = self.workbench.package(self.gemm, config, binary)

@@ -99,13 +99,13 @@ class Workbench(Closing):
         if self.measurer is not None:
             self.measurer.warm()
 
-    def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
-        """Instantiate and compile one config in a build process, unless that was begun ahead. The future raises
-        BuildFailed."""
+    def build(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
+        """Instantiate and compile one config in a build process, unless that was begun ahead; before what else is to be
+        built where it is ``urgent``. The future raises BuildFailed."""
         begun = self._ahead.pop((gemm, config), None)
         if begun is None and self.prepared is not None:
             begun = self.prepared.take(gemm, config)
-        return begun or self.pool.submit(gemm, config)
+        return begun or self.pool.submit(gemm, config, urgent=urgent)
 
     def build_ahead(self, gemm: Gemm, config: Config, begun: Future[Binary] | None = None) -> None:
         """Begin the build that will be asked for, or take one that was ``begun``."""

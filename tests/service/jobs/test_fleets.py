@@ -8,9 +8,11 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER
 from tirgemm import _extras
+from tirgemm.detect import device as detect_device
 from tirgemm.detect import devices
 from tirgemm.errors import InvalidDevice, InvalidRequest, MissingExtra
 from tirgemm.service.jobs.fleets import open_fleet, require_devices
+from tirgemm.service.jobs.local_fleet import CANCEL_GRACE_SECONDS, LocalFleet
 from tirgemm.service.settings import Settings
 from tirgemm.tuning.records.memory_store import MemoryStore
 
@@ -38,3 +40,12 @@ def test_devices_of_a_cluster_are_named_by_their_kind(monkeypatch: pytest.Monkey
 def test_an_engine_that_nobody_knows_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="--engine, TIRGEMM_ENGINE"):
         Settings.load(engine="slurm")
+
+
+def test_measurements_of_a_worker_have_a_moment_to_end_when_their_job_is_cancelled(tmp_path: Path) -> None:
+    fleet = LocalFleet(MemoryStore(), SIGNER, tmp_path, 1, [detect_device("cpu")])
+    bench = fleet._open_bench(detect_device("cpu"))
+    assert bench.measurer is not None
+    assert bench.measurer.grace_s == CANCEL_GRACE_SECONDS
+    bench.close()
+    fleet.close()

@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 
 from tests.traces.kept_spans import kept_spans
+from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, config
 from tests.waiting import PATIENCE_S, until
-from tirgemm.config import Config
-from tirgemm.device import Device
 from tirgemm.errors import BuildFailed
-from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.process import child_rpc, spans
@@ -30,40 +28,6 @@ from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
 from verification.service.processes import alive
-
-GEMM = Gemm(37, 41, 43, "f32")
-DEVICE = Device("cpu", "x86-64-v3", "planted", 1, 2**30, uuid="cpu-planted")
-BUILDER = """
-import os, signal, sys, time
-from tirgemm.errors import BuildFailed, InvalidConfig
-
-def build(gemm, config, device):
-    what = config["what"]
-    if what == "segfault":
-        print("about to read address 0", file=sys.stderr, flush=True)
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if what == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what.startswith("/") and not os.path.exists(what):
-        open(what, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "hang":
-        time.sleep(600)
-    if what == "refuse":
-        raise BuildFailed("ptxas: too many registers")
-    if what == "invalid":
-        raise InvalidConfig("knob bm is 3")
-    if what == "bug":
-        raise ZeroDivisionError("in the builder")
-    if what == "nap":
-        time.sleep(0.3)
-    if what.startswith("behind "):
-        while not os.path.exists(what.removeprefix("behind ")):
-            time.sleep(0.01)
-    if what == "noise":
-        os.write(1, b"x" * 100_000)
-    return (what, str(gemm), device.model, os.getpid())
-"""
 
 
 @pytest.fixture
@@ -77,10 +41,6 @@ def pool(tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with BuildPool(DEVICE, 1, lock_dir=locks, timeout_s=PATIENCE_S, builder="planted_builder:build") as pool:
         yield pool
-
-
-def config(what: str) -> Config:
-    return Config("planted", (("what", what),))
 
 
 def test_one_process_serves_many_builds_even_when_they_print(pool: BuildPool) -> None:
@@ -185,7 +145,7 @@ def test_a_build_that_waits_for_the_device_says_so(pool: BuildPool, locks: Path)
 
 def test_a_child_is_busy_while_it_works_and_not_while_it_waits(pool: BuildPool, locks: Path) -> None:
     assert pool.processes == 1  # the fixture has planted the builder
-    child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "cpu", str(locks)])
+    child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "cpu", str(locks), ""])
     request = (GEMM, config("nap"), DEVICE, ())
     lock = DeviceLock("cpu", locks)
     waited: list[float] = []
@@ -217,7 +177,7 @@ def test_a_parent_that_had_no_turn_takes_what_its_child_told_meanwhile(
     assert pool.processes == 1  # the fixture has planted the builder
     gate, ahead = tmp_path / "gate", [0.0]
     monkeypatch.setattr(child_rpc, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
-    child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", ""])
+    child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", "", ""])
 
     class Stopped:
         """Asked for in each turn of the parent, which is stopped for an hour once the child has shown life."""
@@ -344,7 +304,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from tirgemm.tuning.process.child_rpc import ChildProcess
-child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", ""])
+child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", "", ""])
 print(child.pid, flush=True)
 time.sleep(60)
 """

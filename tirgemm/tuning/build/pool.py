@@ -69,8 +69,9 @@ class BuildPool(Closing):
         """Start the first process and its imports in the background; returns at once."""
         self._builders.warm()
 
-    def submit(self, gemm: Gemm, config: Config) -> Future[Binary]:
-        """Compile one config. The future raises BuildFailed with the compiler's words, or what killed the process."""
+    def submit(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
+        """Compile one config, before all others where it is ``urgent``. The future raises BuildFailed with the
+        compiler's words, or what killed the process."""
         future: Future[Binary] = Future()
         with self._changing:
             build = Build(
@@ -83,6 +84,7 @@ class BuildPool(Closing):
                 self._waits,
                 None if self._idle else spans.traceparent(),  # no part of the job that runs meanwhile
                 self._idle,
+                urgent,
             )
             self._builders.submit(self, build)
         return future

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections import deque
@@ -32,7 +33,8 @@ BUILDER = "tirgemm.tuning.build.compile:build"
 class Build:
     """One build that was asked for: what to compile, how long that may take, and ``given_up``, set when it is not
     wanted any more. ``waits`` has, by thread, what a build of the same asker waits for, ``trace`` is the span that
-    asked. One that is ``idle`` is for a process that has nothing else to do."""
+    asked. One that is ``urgent`` goes before all others, because somebody waits for it alone; one that is ``idle`` is
+    for a process that has nothing else to do."""
 
     future: Future[Binary]
     gemm: Gemm
@@ -43,6 +45,7 @@ class Build:
     waits: dict[int, str]
     trace: str | None = None
     idle: bool = False
+    urgent: bool = False
 
 
 class Builders(Protocol):
@@ -83,14 +86,22 @@ class BuildProcesses:
     time have half of them at most, so that what is asked for meanwhile finds some free.
     ``cpu_lock`` is the key of the lock that a process holds, shared, while it works: where this host measures on its
     CPU, nothing builds meanwhile. ``builder`` names the function that compiles, as ``module:function`` called with
-    (gemm, config, device).
+    (gemm, config, device). A process that nothing is asked of when it has started builds a kernel for the GPU
+    ``rehearsed``, so that the first that is asked for takes no longer than later ones.
     """
 
     def __init__(
-        self, count: int | None = None, *, cpu_lock: str = "", lock_dir: Path | None = None, builder: str = BUILDER
+        self,
+        count: int | None = None,
+        *,
+        cpu_lock: str = "",
+        lock_dir: Path | None = None,
+        builder: str = BUILDER,
+        rehearsed: Device | None = None,
     ) -> None:
         self.count = count or len(os.sched_getaffinity(0))
-        self._arguments = (builder, cpu_lock, str(lock_dir or default_lock_dir()))
+        rehearsal = json.dumps(rehearsed.device_class.to_json()) if rehearsed is not None else ""
+        self._arguments = (builder, cpu_lock, str(lock_dir or default_lock_dir()), rehearsal)
         self._queue = _TurnQueue(self.count // 2)
         self._threads: list[threading.Thread] = []
         self._unfinished: list[Build] = []
@@ -201,27 +212,30 @@ class BuildProcesses:
 
 
 class _TurnQueue:
-    """Builds by asker, first in first out of each, one of every asker in turn; those of idle time last, and at most
-    ``most_idle`` of them at a time. What ``get`` gave is to be told when it has ``ended``."""
+    """Urgent builds first; then builds by asker, first in first out of each, one of every asker in turn; those of idle
+    time last, and at most ``most_idle`` of them at a time. What ``get`` gave is to be told when it has ``ended``."""
 
     def __init__(self, most_idle: int) -> None:
         self.most_idle = most_idle
         self._changed = threading.Condition()
+        self._urgent: deque[Build] = deque()
         self._waiting: dict[Hashable, deque[Build]] = {}
         self._idle = 0
         self._closed = False
 
     def put(self, asker: Hashable, build: Build) -> None:
         with self._changed:
-            self._waiting.setdefault(asker, deque()).append(build)
+            (self._urgent if build.urgent else self._waiting.setdefault(asker, deque())).append(build)
             self._changed.notify()
 
     def get(self) -> Build | None:
         """The next build, once there is one; None when the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._next() is not None)
+            self._changed.wait_for(lambda: self._closed or self._urgent or self._next() is not None)
             if self._closed:
                 return None
+            if self._urgent:
+                return self._urgent.popleft()
             asker = self._next()
             builds = self._waiting.pop(asker)
             build = builds.popleft()
@@ -249,7 +263,8 @@ class _TurnQueue:
         """End every ``get``; what waits still is returned."""
         with self._changed:
             self._closed = True
-            left = [build for builds in self._waiting.values() for build in builds]
+            left = [*self._urgent, *(build for builds in self._waiting.values() for build in builds)]
+            self._urgent.clear()
             self._waiting.clear()
             self._changed.notify_all()
         return left

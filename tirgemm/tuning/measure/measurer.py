@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tirgemm.artifact import Trust
 from tirgemm.artifact.closing import Closing
 from tirgemm.device import Device
-from tirgemm.errors import AlreadyRunning, DeviceUnavailable, InvalidRequest, MeasurementFailed
+from tirgemm.errors import AlreadyRunning, Cancelled, DeviceUnavailable, InvalidRequest, MeasurementFailed
 from tirgemm.gemm import Regime, regime_named
 from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE as CUTLASS
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.requests import Open, RaceOptions, ReadBandwidth, Request, Time, Verify
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
-from tirgemm.tuning.process.interrupts import Flag
+from tirgemm.tuning.process.interrupts import Delayed, Flag
 from tirgemm.tuning.process.locks import OnWait, default_lock_dir
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import Reason, SampleSet
@@ -83,8 +83,9 @@ class Measurer(Closing):
 
     The process holds the device's host-wide lock while it works on a request, does not import TVM, and dies with this
     process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
-    be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call the
-    process is killed and Cancelled is raised, within a tenth of a second. ``on_wait`` is told what a call waits for
+    be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call, and for
+    ``grace_s`` longer, the process is killed and Cancelled is raised, within a tenth of a second; what ends before that
+    is answered. ``on_wait`` is told what a call waits for
     (the device's lock), and "" when it goes on and at its end. ``start`` starts the process, of a device and with the
     folder of its lock.
     """
@@ -98,6 +99,7 @@ class Measurer(Closing):
         timeout_s: float = 60.0,
         on_wait: OnWait | None = None,
         start: StartMeasuring = measuring_child,
+        grace_s: float = 0.0,
     ) -> None:
         self.device = device
         self.trust = Trust.of(trust) if isinstance(trust, str) else trust
@@ -105,6 +107,7 @@ class Measurer(Closing):
         self.timeout_s = timeout_s
         self._on_wait = on_wait
         self._start = start
+        self.grace_s = grace_s
         self._child: MeasuringProcess | None = None
         self._closed = False
         self._one_at_a_time = threading.Lock()
@@ -117,12 +120,12 @@ class Measurer(Closing):
         return tuple(name for name in BASELINES[self.device.kind] if all(map(_installed, _PACKAGES.get(name, ()))))
 
     def warm(self) -> None:
-        """Start the process and its imports in the background, where there is none yet; returns at once."""
+        """Start the process and its imports in the background, where there is none or it is dead; returns at once."""
         if self._one_at_a_time.acquire(blocking=False):
             try:
                 # What keeps a process from starting the first request meets again, and says.
                 with contextlib.suppress(OSError, RuntimeError):
-                    if self._child is None and not self._closed:
+                    if not self._closed:
                         self._started()
             finally:
                 self._one_at_a_time.release()
@@ -236,6 +239,10 @@ class Measurer(Closing):
     ) -> Answer:
         timeout_s = timeout_s or self.timeout_s
         with self._one_at_a_time:
+            if cancel is not None:
+                if cancel.is_set():
+                    raise Cancelled("cancelled before the measuring process was asked")
+                cancel = Delayed(cancel, self.grace_s)
             child = self._started()
             before = child.busy_s
             try:

@@ -254,6 +254,11 @@ class Channel:
         message, traced = pickle.loads(self._exactly(size))
         return message, traced
 
+    @property
+    def asked(self) -> bool:
+        """Whether a request waits to be received, or the parent is gone."""
+        return bool(select.select([self._receive_fd], [], [], 0)[0])
+
     def alive(self) -> None:
         """Tell the parent that work goes on: its timeout starts again.
 

@@ -31,6 +31,21 @@ class Flag(Protocol):
     def is_set(self) -> bool: ...
 
 
+class Delayed:
+    """A Flag that is set once ``flag`` has been seen set for ``seconds``."""
+
+    def __init__(self, flag: Flag, seconds: float) -> None:
+        self._flag = flag
+        self._seconds = seconds
+        self._seen: float | None = None
+
+    def is_set(self) -> bool:
+        if not self._flag.is_set():
+            return False
+        self._seen = time.monotonic() if self._seen is None else self._seen
+        return time.monotonic() - self._seen >= self._seconds
+
+
 class StopSignal:
     """The Flag of one tuning: set once ``cancel`` is, or, while it searches, ``stop``.
 

@@ -1,0 +1,98 @@
+"""What a first answer waits for goes before a search's builds, to a process that has built before. No TVM."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.fake_workbench import FakeBench
+from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, config
+from tests.tuning.test_tune import tuning
+from tests.waiting import PATIENCE_S, until
+from tirgemm.config import Config
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.build.child import REHEARSED as REHEARSED_GEMM
+from tirgemm.tuning.build.pool import BuildPool
+from tirgemm.tuning.build.processes import BuildProcesses
+
+PLANTED = "planted_builder:build"
+
+
+@pytest.fixture(autouse=True)
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted_builder.py").write_text(BUILDER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    return tmp_path / "locks"
+
+
+def test_an_urgent_build_goes_before_all_that_was_asked_for_earlier(tmp_path: Path, locks: Path) -> None:
+    ended: list[str] = []
+    with BuildPool(DEVICE, 1, lock_dir=locks, builder=PLANTED) as pool:
+        first = pool.submit(GEMM, config(f"behind {tmp_path / 'gate'}"))
+        later = [pool.submit(GEMM, config(f"later {number}")) for number in range(3)]
+        urgent = pool.submit(GEMM, config("urgent"), urgent=True)
+        for future in (*later, urgent):
+            future.add_done_callback(lambda done: ended.append(done.result()[0]))
+        until(first.running)
+        (tmp_path / "gate").touch()
+        until(lambda: len(ended) == 4)
+    assert ended[0] == "urgent"
+
+
+REHEARSED = """
+import os
+def build(gemm, config, device):
+    with open(os.environ["BUILT"], "a") as file:
+        print(os.getpid(), gemm, device.arch, file=file)
+    return "", "", "", os.getpid()
+"""
+
+
+def test_a_process_that_nothing_is_asked_of_rehearses_a_build(
+    tmp_path: Path, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rehearsed_builder.py").write_text(REHEARSED)
+    built = tmp_path / "built"
+    monkeypatch.setenv("BUILT", str(built))
+    gpu = named_device("sm_90a")
+    processes = BuildProcesses(1, lock_dir=locks, builder="rehearsed_builder:build", rehearsed=gpu)
+    try:
+        processes.warm()
+        until(built.exists)
+        with BuildPool(gpu, processes) as pool:
+            process = pool.submit(GEMM, config("asked")).result(PATIENCE_S)[3]
+        rehearsed, asked = built.read_text().splitlines()
+        assert rehearsed == f"{process} {REHEARSED_GEMM} sm_90a"
+        assert asked == f"{process} {GEMM} sm_90a"
+    finally:
+        processes.close()
+
+
+class Heard(FakeBench):
+    """Notes how urgent each build was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urgent: list[bool] = []
+
+    def build(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
+        self.urgent.append(urgent)
+        return super().build(gemm, config, urgent=urgent)
+
+
+def test_the_fallback_is_what_is_urgent() -> None:
+    bench = Heard()
+    tuned = tuning(bench, trials=4)
+    tuned.fallback()
+    assert bench.urgent == [True]
+    tuned.run()
+    assert len(bench.urgent) > 1
+    assert not any(bench.urgent[1:])
