@@ -18,6 +18,9 @@ from tirgemm.gemm import DTYPE_NAMES, OPERANDS, Gemm, Operand, Range
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
+# A product and a sum, a * b + c, rounded once.
+Fma = Callable[[Any, Any, Any], Any]
+
 # Flat offsets are computed in the dtype of the shape: int32 addresses no element beyond this.
 _INT32_ELEMENTS = 2**31 - 1
 
@@ -53,16 +56,18 @@ def epilogue(
     *,
     activate: Callable[[str, Any], Any] | None = None,
     lanes: int = 1,
+    fma: Fma | None = None,
 ) -> Any:
     """The output element of one accumulated sum, in the output's dtype; what does not occur is ignored.
 
     ``acc`` has any float dtype, ``c`` and ``bias`` the output's, ``alpha`` and ``beta`` are float32. Shared by every
     family, so that all of them compute the same formula; ``activate(act, x)`` may stand in for ``activation``, and
-    ``acc``, ``c`` and ``bias`` may be vectors of ``lanes``.
+    ``acc``, ``c`` and ``bias`` may be vectors of ``lanes``. ``fma`` is how an invariant problem adds beta times C to
+    alpha times the sum: of two products a compiler contracts either with the addition, not the same one for every row.
     """
     from tvm.tirx.script import builder as tir
 
-    value = combine(gemm, acc, c, bias, alpha, beta, activate=activate, lanes=lanes)
+    value = combine(gemm, acc, c, bias, alpha, beta, activate=activate, lanes=lanes, fma=fma)
     return tir.cast(value, DTYPE_NAMES[gemm.out] if lanes == 1 else f"{DTYPE_NAMES[gemm.out]}x{lanes}")
 
 
@@ -76,6 +81,7 @@ def combine(
     *,
     activate: Callable[[str, Any], Any] | None = None,
     lanes: int = 1,
+    fma: Fma | None = None,
 ) -> Any:
     """``epilogue`` before it rounds to the output's dtype: in fp32."""
     from tvm.tirx.script import builder as tir
@@ -86,11 +92,20 @@ def combine(
     value = f32(acc)
     if gemm.alpha:
         value = alpha * value
-    if gemm.beta:
+    if gemm.beta and gemm.alpha and gemm.invariant and fma is not None:
+        value = fma(beta, f32(c), value)
+    elif gemm.beta:
         value = value + beta * f32(c)
     if gemm.bias:
         value = value + f32(bias)
     return (activate or activation)(gemm.act, value)
+
+
+def cuda_fma(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of float32, rounded once, in CUDA."""
+    from tvm.tirx.script import builder as tir
+
+    return tir.call_pure_extern("float32", "fmaf", a, b, c)
 
 
 def identity_activation(_: str, value: Any) -> Any:

@@ -164,6 +164,7 @@ class _Multiply:
             self.beta,
             activate=lambda act, x: activation(self.tir, emit.hold, act, x),
             lanes=lanes,
+            fma=self.tir.fma,
         )
         self.tir.buffer_store(self.d, value, at)
 
