@@ -164,7 +164,7 @@ class _Multiply:
             self.beta,
             activate=lambda act, x: activation(self.tir, emit.hold, act, x),
             lanes=lanes,
-            fma=self.tir.fma,
+            fma=lambda a, b, c: self.tir.fma(a if lanes == 1 else self.tir.Broadcast(a, lanes), b, c),
         )
         self.tir.buffer_store(self.d, value, at)
 
