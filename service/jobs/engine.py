@@ -49,6 +49,11 @@ class Engine(Protocol):
         built; where nothing is begun ahead all of them, since none is worth waiting for."""
         ...
 
+    def claiming(self) -> AbstractContextManager[None]:
+        """Within the block a job is claimed, and held if there is one: nothing that was prepared is given up, for the
+        job waits no longer and is not held yet."""
+        ...
+
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
         """Within the block this job runs: what was prepared for it is kept, and what is left is given up behind it."""
         ...
@@ -173,6 +178,9 @@ class TuningEngine:
             | {purpose: partial(self._first, request, _openings_of) for purpose, request in openings.items()}
         )
         return [request for purpose, request in fallbacks.items() if self._prepared.built(purpose)]
+
+    def claiming(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._prepared is None else self._prepared.kept()
 
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
         return nullcontext() if self._prepared is None else self._prepared.held(request.gemm)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection
+from contextlib import ExitStack
 
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
@@ -137,9 +138,16 @@ class JobRunner:
     def run_one(self) -> bool:
         """Claim one job and bring it to its end, if there is one."""
         self.heartbeat.begin()
-        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
-        if job is None:
-            return False
+        with ExitStack() as holding:
+            with self._engine.claiming():
+                job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
+                if job is None:
+                    return False
+                holding.enter_context(self._engine.holding(job.request))
+            self._run_claimed(job)
+        return True
+
+    def _run_claimed(self, job: Job) -> None:
         held = Lease(self._queue, job.id, self.name, self._lease_s, self.heartbeat)
         with held as lease, self._store.fenced(job.id, self.name):
             self._lease = lease
@@ -150,18 +158,13 @@ class JobRunner:
                     self._work(job, lease)
             finally:
                 self._lease = None
-        return True
 
     def _work(self, job: Job, lease: Lease) -> None:
         again = f", attempt {job.attempts}" if job.attempts > 1 else ""
         logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
         view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
         try:
-            with (
-                spans.under(job.traceparent),
-                spans.span("job", job=job.id, gemm=str(job.request.gemm)),
-                self._engine.holding(job.request),
-            ):
+            with spans.under(job.traceparent), spans.span("job", job=job.id, gemm=str(job.request.gemm)):
                 kernel = self._answer(job, lease, view)
         except Cancelled:
             self._interrupted(job, lease)

@@ -8,7 +8,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,9 @@ class ScriptedEngine:
         self.prepared = [str(request.gemm) for request in waiting]
         self.bare = [str(request.gemm) for request in bare]
         return list(bare)
+
+    def claiming(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @contextmanager
     def holding(self, request: JobRequest) -> Iterator[None]:
