@@ -43,6 +43,10 @@ class Engine(Protocol):
         with the last job."""
         ...
 
+    def require_usable(self, cancel: threading.Event) -> None:
+        """Open the device, which could not be opened before. Raises DeviceUnavailable where it still cannot."""
+        ...
+
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         """Begin what the first of the jobs that wait will begin with, and the fallbacks of the first of those that are
         ``bare`` of one, in processes that nothing else is to be built by. Returns those of ``bare`` whose fallback is
@@ -166,6 +170,11 @@ class TuningEngine:
     def warm(self) -> None:
         self._bench().warm()
         self._imports.start()
+
+    def require_usable(self, cancel: threading.Event) -> None:
+        measurer = self._bench().measurer
+        if measurer is not None:
+            measurer.require_usable(cancel)
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         if self._prepared is None or self._opened is None:

@@ -91,6 +91,7 @@ class ScriptedEngine:
     bare: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     fail_with: Exception | None = None
+    unusable: Exception | None = None
     events: queue.SimpleQueue[TuningEvent] = field(default_factory=queue.SimpleQueue)
 
     def engines(self) -> list[ScriptedEngine]:
@@ -105,6 +106,12 @@ class ScriptedEngine:
 
     def warm(self) -> None:
         self.calls.append(("warm", ""))
+
+    def require_usable(self, cancel: threading.Event) -> None:
+        del cancel
+        self.calls.append(("open", ""))
+        if self.unusable is not None:
+            raise self.unusable
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         self.prepared = [str(request.gemm) for request in waiting]
