@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from tirgemm.errors import DamagedRow
 from tirgemm.gemm import Gemm
@@ -25,10 +25,9 @@ def of_nearest(
     counted by problem and not read. Raises DamagedRow where one names no problem."""
     recent = select(CandidateRow.id, CandidateRow.gemm_id).where(*where).order_by(CandidateRow.id.desc()).limit(newest)
     counted = recent.subquery()
-    columns = (GemmRow.id, GemmRow.text, func.count().label("candidates"), func.min(counted.c.id).label("oldest"))
-    by_problem: Select[Any] = (
-        select(*columns).join(counted, counted.c.gemm_id == GemmRow.id).group_by(GemmRow.id, GemmRow.text)
-    )
+    counts = func.count().label("candidates"), func.min(counted.c.id).label("oldest")
+    columns: tuple[Any, ...] = (GemmRow.id, GemmRow.text, *counts)
+    by_problem = select(*columns).join(counted, counted.c.gemm_id == GemmRow.id).group_by(GemmRow.id, GemmRow.text)
     try:
         problems = {rows.parsed_gemm(row.text): row for row in rows.fetch(connection, by_problem)}
     except rows.DAMAGE as error:

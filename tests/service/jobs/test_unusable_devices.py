@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine, Service
 from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import Cancelled, DeviceUnavailable, MeasurementFailed
 from tirgemm.events import CandidateRecorded, PhaseEntered
 from tirgemm.gemm import Gemm
 from tirgemm.service.jobs import job_runner
+from tirgemm.service.jobs.engine import TunerImports, TuningEngine
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.status import Status
@@ -215,6 +217,19 @@ def test_a_worker_tells_which_of_its_devices_cannot_be_used(
     assert record.usable_keys == set()
     worker.stop()
     thread.join(PATIENCE_S)
+
+
+def test_an_engine_opens_its_device_in_the_measuring_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, cancel, asked = FakeBench(), threading.Event(), list[object]()
+
+    def require_usable(flag: threading.Event) -> None:
+        asked.append(flag)
+        raise BROKEN
+
+    monkeypatch.setattr(bench.fake, "require_usable", require_usable, raising=False)
+    with pytest.raises(DeviceUnavailable, match="GPU-1 cannot be opened"):
+        TuningEngine(CPU, lambda _: bench, TunerImports()).require_usable(cancel)
+    assert asked == [cancel]
 
 
 def test_a_service_says_which_devices_cannot_be_used(service: Service) -> None:
