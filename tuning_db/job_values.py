@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.status import ENDED, JobStatus
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db import rows
 
 # Higher first; 0 where nobody says.
@@ -147,10 +150,44 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker process, its devices, when it was last seen, and for how many seconds each of its devices has been
-    measured on."""
+    """A worker process, its devices, when it was last seen, for how many seconds each of its devices has been measured
+    on, and why each cannot be used now: empty where it can."""
 
     name: str
     devices: tuple[Device, ...]
     seen_at: str
     measuring: tuple[float, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    def fault(self, number: int) -> str:
+        """Why its device of that number cannot be used now; empty where it can."""
+        return self.faults[number] if number < len(self.faults) else ""
+
+    @property
+    def unusable(self) -> list[tuple[Device, str]]:
+        """Its devices that cannot be used now, each with the reason."""
+        faults = [(device, self.fault(number)) for number, device in enumerate(self.devices)]
+        return [(device, fault) for device, fault in faults if fault]
+
+    @property
+    def usable_keys(self) -> set[str]:
+        """The classes of which it has a device that can be used now."""
+        return {device.key for number, device in enumerate(self.devices) if not self.fault(number)}
+
+    @classmethod
+    def of(cls, name: str, devices: list[dict[str, Any]], seen_at: str, measuring: Sequence[float]) -> WorkerRecord:
+        """From its row, whose devices are as ``described``."""
+        bare = tuple(Device.from_json({k: v for k, v in device.items() if k != _FAULT}) for device in devices)
+        return cls(name, bare, seen_at, tuple(measuring), tuple(device.get(_FAULT, "") for device in devices))
+
+
+# Beside a device's description in a worker's row: why it cannot be used now.
+_FAULT = "unusable"
+
+
+def described(devices: Sequence[Device], faults: Sequence[str]) -> list[dict[str, Any]]:
+    """The devices of a worker as its row has them, with the faults of those that cannot be used now."""
+    return [
+        device.to_json() | ({_FAULT: plain_text(fault)} if fault else {})
+        for device, fault in zip(devices, itertools.chain(faults, itertools.repeat("")), strict=False)
+    ]

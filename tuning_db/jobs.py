@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, case, func, or_, select, update
 
-from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event
 from tirgemm.gemm import Gemm
@@ -23,9 +22,8 @@ from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
-from tirgemm.tuning_db.database import ClockedTables
-from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, WorkerRecord, priority_named
-from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow, WorkerRow
+from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, priority_named
+from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow
 from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue import job_events
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
@@ -53,16 +51,14 @@ from tirgemm.tuning_db.queue.job_rows import (
     unknown_job,
     window_open,
 )
+from tirgemm.tuning_db.queue.worker_registry import WorkerRegistry
 from tirgemm.tuning_db.times import iso
 
 LeaseState = Literal["ok", "cancelled", "lost"]
-_WORKERS_SINCE = (
-    select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= bindparam("since")).order_by(WorkerRow.name)
-)
 _WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
 
 
-class JobQueue(ClockedTables):
+class JobQueue(WorkerRegistry):
     """The job, event and worker tables of a Database."""
 
     # -- requests ------------------------------------------------------------------------------
@@ -358,41 +354,3 @@ class JobQueue(ClockedTables):
                     for row in connection.execute(wanted)
                 }
         return progress
-
-    # -- the registry of workers ---------------------------------------------------------------
-
-    def register_worker(
-        self, name: str, devices: Sequence[Device], seen: float | None = None, *, measuring: Sequence[float] = ()
-    ) -> None:
-        """Say that a worker is alive (by default now), what it serves, and for how many seconds each of the devices has
-        been measured on; the devices are described in passing."""
-        with self.db.write() as connection:
-            values = {
-                "name": name,
-                "devices": [device.to_json() for device in devices],
-                "measuring": list(measuring) or [0.0] * len(devices),
-                "seen": self._now(connection) if seen is None else seen,
-            }
-            statement = self.db.insert(WorkerRow).values(values)
-            changes = {column: statement.excluded[column] for column in ("devices", "measuring", "seen")}
-            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
-            for device in devices:
-                rows.put_device(self.db, connection, device)
-
-    def remove_worker(self, name: str) -> None:
-        """Forget a worker that is shutting down."""
-        with self.db.write() as connection:
-            connection.execute(delete(WorkerRow).where(WorkerRow.name == name))
-
-    def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
-        """Workers seen within the last ``max_age_s`` seconds, by name."""
-        with self.db.read() as connection:
-            return self.workers_seen(connection, max_age_s)
-
-    def workers_seen(self, connection: Connection, max_age_s: float) -> list[WorkerRecord]:
-        """``live_workers`` within a transaction."""
-        worker_rows = connection.execute(_WORKERS_SINCE, {"since": self._now(connection) - max_age_s}).all()
-        return [
-            WorkerRecord(row.name, tuple(map(Device.from_json, row.devices)), iso(row.seen), tuple(row.measuring))
-            for row in worker_rows
-        ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from sqlalchemy import Boolean, ColumnElement, Connection, bindparam, delete, func, insert, select, update
 
 from tirgemm.device import Device
-from tirgemm.errors import KernelPinned, StoreError
+from tirgemm.errors import DamagedRow, KernelPinned, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
@@ -33,6 +33,7 @@ from tirgemm.tuning_db.models import (
     KernelRow,
     SampleSetRow,
 )
+from tirgemm.tuning_db.nearest_candidates import of_nearest
 from tirgemm.tuning_db.queue.job_leases import note_progress, require_held
 from tirgemm.tuning_db.times import iso
 
@@ -132,12 +133,14 @@ class SqlStore:
     def history(
         self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
     ) -> list[Candidate]:
-        del near
         where = (
             CandidateRow.device_key == device_key,
             CandidateRow.regime == regime,
             CandidateRow.status == str(Status.MEASURED),
         )
+        if near is not None:
+            with suppress(DamagedRow), self.db.read() as connection:
+                return of_nearest(connection, near, where, max(limit, 0))
         return self._candidates(where, newest=max(limit, 0))
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:

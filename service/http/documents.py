@@ -8,12 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from tirgemm.device import Device
-from tirgemm.errors import public_detail
+from tirgemm.errors import DeviceUnavailable, public_detail
 from tirgemm.gemm import Regime
 from tirgemm.status import JobStatus, Role
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning_db import Job
+from tirgemm.tuning_db import Job, WorkerRecord
 from tirgemm.tuning_db.answers.kernel_document import device_members, kernel_members
 
 
@@ -268,11 +268,34 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
+class UnusableDevice(BaseModel):
+    """A device that a live worker cannot use now, and tries again."""
+
+    key: str
+    name: str
+    worker: str
+    reason: str
+
+    @classmethod
+    def of(cls, worker: WorkerRecord) -> list[UnusableDevice]:
+        return [
+            cls(
+                key=device.key,
+                name=device.name,
+                worker=worker.name,
+                reason=public_detail(DeviceUnavailable.code, reason),
+            )
+            for device, reason in worker.unusable
+        ]
+
+
 class Readiness(BaseModel):
-    """The database is reachable and a worker is alive."""
+    """The database is reachable and a worker is alive with a device that can be used; ``unusable`` are those that
+    cannot."""
 
     status: Literal["ready"]
     workers: int
+    unusable: list[UnusableDevice]
 
 
 class WorkerBody(BaseModel):
@@ -280,6 +303,7 @@ class WorkerBody(BaseModel):
 
     name: str
     devices: list[DeviceBody]
+    unusable: list[UnusableDevice]
     seen_at: str
 
 

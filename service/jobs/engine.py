@@ -43,10 +43,19 @@ class Engine(Protocol):
         with the last job."""
         ...
 
+    def require_usable(self, cancel: threading.Event) -> None:
+        """Open the device, which could not be opened before. Raises DeviceUnavailable where it still cannot."""
+        ...
+
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         """Begin what the first of the jobs that wait will begin with, and the fallbacks of the first of those that are
         ``bare`` of one, in processes that nothing else is to be built by. Returns those of ``bare`` whose fallback is
         built; where nothing is begun ahead all of them, since none is worth waiting for."""
+        ...
+
+    def claiming(self) -> AbstractContextManager[None]:
+        """Within the block a job is claimed, and held if there is one: nothing that was prepared is given up, for the
+        job waits no longer and is not held yet."""
         ...
 
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
@@ -162,6 +171,11 @@ class TuningEngine:
         self._bench().warm()
         self._imports.start()
 
+    def require_usable(self, cancel: threading.Event) -> None:
+        measurer = self._bench().measurer
+        if measurer is not None:
+            measurer.require_usable(cancel)
+
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         if self._prepared is None or self._opened is None:
             return list(bare)
@@ -173,6 +187,9 @@ class TuningEngine:
             | {purpose: partial(self._first, request, _openings_of) for purpose, request in openings.items()}
         )
         return [request for purpose, request in fallbacks.items() if self._prepared.built(purpose)]
+
+    def claiming(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._prepared is None else self._prepared.kept()
 
     def holding(self, request: JobRequest) -> AbstractContextManager[None]:
         return nullcontext() if self._prepared is None else self._prepared.held(request.gemm)

@@ -8,19 +8,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection
+from contextlib import ExitStack, suppress
 
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
-from tirgemm.errors import Cancelled, StorageFull, StoreError, TirgemmError
-from tirgemm.events import Ended, Event, EventHandler, FallbackStored
+from tirgemm.errors import Cancelled, DeviceUnavailable, LeaseLost, StorageFull, StoreError, TirgemmError
+from tirgemm.events import CandidateRecorded, Ended, Event, EventHandler, FallbackStored, Phase, PhaseEntered
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
-from tirgemm.service.jobs.heartbeat import Heartbeat
+from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
 from tirgemm.service.jobs.lease import Lease, LeaseEnd
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
-from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning_db import Job, JobQueue, SqlStore
 from tirgemm.tuning_db.queue.budget_shares import LIMIT
 
@@ -33,6 +34,11 @@ WARM_SECONDS = 15.0
 STORE_PAUSE_SECONDS = 1.0
 # Of a job, one after the other: then it is failed.
 MAX_STORE_FAILURES = 50
+# How soon a device that could not be opened is tried again: then after twice as long, and so on up to the longest.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
+# So often the device may fail one job, without a new measurement between: then the job is failed. And the jobs that
+# wait for a class of which no worker has had a usable device for so long.
+MAX_DEVICE_FAILURES, UNUSABLE_SECONDS = 3, 600.0
 # Between two batches of a search no further fallback of a job that waits is begun after so long.
 FALLBACK_SLICE_SECONDS = 2.0
 # Jobs that wait and are looked at for builds that may begin ahead of their turn, and for fallbacks: more than the
@@ -55,7 +61,8 @@ class JobRunner:
     what the next ones will begin with is built where nothing else is. A job that is interrupted by ``stop`` goes back
     to the queue; one whose worker was killed goes on from its records under the next. What is recorded is fenced by the
     lease of the job. ``name`` is what holds the leases, ``limit`` bounds the share of a batch's budget that one job is
-    given. The lease of work that hangs, by ``heartbeat``, runs out.
+    given. The lease of work that hangs, by ``heartbeat``, runs out. Where the device cannot be opened the job goes back
+    to the queue, for other workers; this one claims no more until the device is usable again, and ``fault`` says why.
     """
 
     def __init__(
@@ -81,6 +88,12 @@ class JobRunner:
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
         self._store_failures: Counter[str] = Counter()
+        self._device_failures: Counter[str] = Counter()
+        # Why the device cannot be used now, since when by time.monotonic(), and when it is tried again.
+        self.fault = ""
+        self._unusable_since = self._try_at = 0.0
+        self._pause_s = FIRST_PAUSE_SECONDS
+        self._no_probe: threading.Event = CancelEvent(self.heartbeat)
 
     def stop(self) -> None:
         """End after releasing the running job.
@@ -91,6 +104,7 @@ class JobRunner:
         if self._stop.is_set():
             return
         self._stop.set()
+        self._no_probe.set()
         lease = self._lease
         if lease is not None:
             lease.stop("released")
@@ -114,7 +128,7 @@ class JobRunner:
         warm_at = time.monotonic() + WARM_SECONDS
         while not self._stop.is_set() and self._engine.devices():
             try:
-                worked = self.run_one()
+                worked = self._is_usable() and self.run_one()
             except StoreError as error:
                 logger.error("the database failed: %s", error)
                 worked = False
@@ -134,12 +148,62 @@ class JobRunner:
             # The first job says the same, to the one who asked for it.
             logger.warning("warming up: %s: %s", error.code, error)
 
+    def _is_usable(self) -> bool:
+        """Whether the device is usable, tried again where it was not and the pause is over."""
+        self.heartbeat.begin()
+        if not self.fault or time.monotonic() < self._try_at:
+            return not self.fault
+        try:
+            self._engine.require_usable(self._no_probe)
+        except DeviceUnavailable as error:
+            self._found_unusable(error)
+            self._fail_waiting()
+        except Cancelled:
+            pass
+        except TirgemmError as error:  # another program measures on it, say: a job will wait for that
+            self._found_usable(f"it answers: {error}")
+        else:
+            self._found_usable("it is usable again")
+        return not self.fault
+
+    def _found_unusable(self, error: DeviceUnavailable) -> None:
+        now = time.monotonic()
+        if not self.fault:
+            self._unusable_since, self._pause_s = now, FIRST_PAUSE_SECONDS
+        self.fault, self._try_at = str(error), now + self._pause_s
+        logger.warning("the device cannot be used, and is tried again in %.0f s: %s", self._pause_s, error)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_SECONDS)
+
+    def _found_usable(self, words: str) -> None:
+        logger.info("the device could not be used for %.0f s: %s", time.monotonic() - self._unusable_since, words)
+        self.fault = ""
+
+    def _fail_waiting(self) -> None:
+        """Fail the jobs that wait for this device's class, where no worker has had a usable device of it for long."""
+        if time.monotonic() - self._unusable_since < UNUSABLE_SECONDS:
+            return
+        for key in self._keys:
+            workers = self._queue.live_workers(2 * self._lease_s + 1)
+            if any(key in worker.usable_keys for worker in workers):
+                continue
+            words = f"no worker has had a usable device {key} for {UNUSABLE_SECONDS:g} s: {self.fault}"
+            while (job := self._queue.claim(self.name, [key], self._lease_s)) is not None:
+                logger.warning("job %s: failed: %s", job.id, words)
+                self._queue.finish(job.id, self.name, "failed", error=f"{DeviceUnavailable.code}: {words}")
+
     def run_one(self) -> bool:
         """Claim one job and bring it to its end, if there is one."""
         self.heartbeat.begin()
-        job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
-        if job is None:
-            return False
+        with ExitStack() as holding:
+            with self._engine.claiming():
+                job = self._queue.claim(self.name, self._keys, self._lease_s, unverified=True, limit=self._limit)
+                if job is None:
+                    return False
+                holding.enter_context(self._engine.holding(job.request))
+            self._run_claimed(job)
+        return True
+
+    def _run_claimed(self, job: Job) -> None:
         held = Lease(self._queue, job.id, self.name, self._lease_s, self.heartbeat)
         with held as lease, self._store.fenced(job.id, self.name):
             self._lease = lease
@@ -150,23 +214,21 @@ class JobRunner:
                     self._work(job, lease)
             finally:
                 self._lease = None
-        return True
 
     def _work(self, job: Job, lease: Lease) -> None:
         again = f", attempt {job.attempts}" if job.attempts > 1 else ""
         logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
         view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
         try:
-            with (
-                spans.under(job.traceparent),
-                spans.span("job", job=job.id, gemm=str(job.request.gemm)),
-                self._engine.holding(job.request),
-            ):
+            with spans.under(job.traceparent), spans.span("job", job=job.id, gemm=str(job.request.gemm)):
                 kernel = self._answer(job, lease, view)
         except Cancelled:
             self._interrupted(job, lease)
         except StoreError as error:
             self._store_failed(job, error)
+        except DeviceUnavailable as error:
+            if not self._lost(job, error):
+                self._device_failed(job, error)
         except TirgemmError as error:
             if not self._lost(job, error):
                 logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
@@ -188,6 +250,21 @@ class JobRunner:
         logger.warning("job %s: back in the queue, its device is lost: %s: %s", job.id, type(error).__name__, error)
         self._queue.release(job.id, self.name)
         return True
+
+    def _device_failed(self, job: Job, error: DeviceUnavailable) -> None:
+        """That says nothing of the job, which waits for this device or another; unless it fails each time."""
+        self._found_unusable(error)
+        self._device_failures[job.id] += 1
+        count = self._device_failures[job.id]
+        if count >= MAX_DEVICE_FAILURES:
+            words = f"the device failed {count} times in a row, without a measurement between: {error}"
+            logger.warning("job %s: failed: %s: %s", job.id, error.code, words)
+            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {words}")
+            return
+        logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
+        with suppress(LeaseLost):
+            self._queue.add_event(job.id, PhaseEntered(phase=Phase.WAITING, detail=f"for a device: {error}"), self.name)
+        self._queue.release(job.id, self.name)
 
     def _store_failed(self, job: Job, error: StoreError) -> None:
         """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
@@ -278,7 +355,7 @@ class JobRunner:
                     self._build_fallback(job, mine.cancel)
             except Cancelled:
                 logger.info("job %s, which waits: its default kernel was interrupted", job.id)
-            except StoreError:
+            except (StoreError, DeviceUnavailable):  # the running job will meet the latter, too
                 raise
             except TirgemmError as error:
                 # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
@@ -302,6 +379,8 @@ class JobRunner:
             if isinstance(event, Ended):  # the job's own row says how it ended: that is told from there
                 return
             view(event)
+            if isinstance(event, CandidateRecorded) and event.status is Status.MEASURED:
+                self._device_failures.pop(job_id, None)
             if not isinstance(event, FallbackStored):
                 self._queue.add_event(job_id, event, self.name)
 

@@ -76,7 +76,7 @@ class Worker:
 
     @property
     def devices(self) -> list[Device]:
-        return [device for device, _ in self._measured()]
+        return [device for device, _, _ in self._measured()]
 
     def stop(self) -> None:
         """End after releasing the running jobs, as ``JobRunner.stop``."""
@@ -156,15 +156,16 @@ class Worker:
 
     def _register(self) -> None:
         measured = self._measured()
-        seconds = [seconds for _, seconds in measured]
-        self._queue.register_worker(self.name, [device for device, _ in measured], measuring=seconds)
+        devices, seconds, faults = map(list, zip(*measured, strict=True)) if measured else ([], [], [])
+        self._queue.register_worker(self.name, devices, measuring=seconds, faults=faults)
 
-    def _measured(self) -> list[tuple[Device, float]]:
-        """The devices that are there, each with the seconds for which it has been measured on."""
+    def _measured(self) -> list[tuple[Device, float, str]]:
+        """The devices that are there, each with the seconds for which it has been measured on, and why it cannot be
+        used now, if so."""
         return [
-            pair
+            (device, seconds, slot.runner.fault)
             for slot in list(self._slots)
-            for pair in zip(slot.engine.devices(), slot.engine.measuring_seconds(), strict=False)
+            for device, seconds in zip(slot.engine.devices(), slot.engine.measuring_seconds(), strict=False)
         ]
 
     def _touch(self) -> None:

@@ -41,8 +41,8 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
-    """A device of a worker, for how many seconds it has been measured on since the worker's start, and its job; None
-    where it has none."""
+    """A device of a worker, for how many seconds it has been measured on since the worker's start, its job (None where
+    it has none), and why it cannot be used now, empty where it can."""
 
     name: str
     key: str
@@ -50,6 +50,7 @@ class FleetDevice:
     kind: str
     measured_s: float
     job: RunningJob | None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ def read_fleet(queue: JobQueue, alive_seconds: float) -> FleetView:
                         device.kind,
                         seconds,
                         running.get(slot_name(worker.name, number)),
+                        worker.fault(number),
                     )
                     for number, (device, seconds) in enumerate(
                         zip(worker.devices, worker.measuring or (0.0,) * len(worker.devices), strict=False)

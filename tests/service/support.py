@@ -8,7 +8,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,7 @@ class ScriptedEngine:
     bare: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     fail_with: Exception | None = None
+    unusable: Exception | None = None
     events: queue.SimpleQueue[TuningEvent] = field(default_factory=queue.SimpleQueue)
 
     def engines(self) -> list[ScriptedEngine]:
@@ -106,10 +107,19 @@ class ScriptedEngine:
     def warm(self) -> None:
         self.calls.append(("warm", ""))
 
+    def require_usable(self, cancel: threading.Event) -> None:
+        del cancel
+        self.calls.append(("open", ""))
+        if self.unusable is not None:
+            raise self.unusable
+
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         self.prepared = [str(request.gemm) for request in waiting]
         self.bare = [str(request.gemm) for request in bare]
         return list(bare)
+
+    def claiming(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @contextmanager
     def holding(self, request: JobRequest) -> Iterator[None]:

@@ -325,7 +325,7 @@ def test_readiness_is_503_without_a_worker_and_health_does_not_care(service: Ser
     assert check(service.http.get("/readyz"), 503, "not_ready")["detail"].startswith("no worker")
     assert service.http.get("/healthz").json() == {"status": "ok"}
     with service.worker():
-        assert service.http.get("/readyz").json() == {"status": "ready", "workers": 1}
+        assert service.http.get("/readyz").json() == {"status": "ready", "workers": 1, "unusable": []}
     assert service.http.get("/readyz").status_code == 503, "a worker that left is gone at once"
 
 

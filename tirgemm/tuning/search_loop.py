@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
-from tirgemm.events import BatchProposed, CandidateRecorded, Phase
+from tirgemm.events import BatchProposed, CandidateRecorded, Phase, Standing
 from tirgemm.timings import SearchEnd
 from tirgemm.tuning.build.builds_report import BuildsReport
 from tirgemm.tuning.process import spans
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.records import Candidate
-    from tirgemm.tuning.tuning_task import TuningTask
+    from tirgemm.tuning.tuning_task import TriedCandidates, TuningTask
 
 
 class SearchLoop:
@@ -61,6 +61,7 @@ class SearchLoop:
         self.built: deque[tuple[Proposal, Future[Binary]]] = deque()
         self._builds = BuildsReport(tuning.emit)
         self._told_rules: set[str] = set()
+        self._tried: TriedCandidates | None = None
         self.exhausted = False
         self.measured = False
 
@@ -212,15 +213,19 @@ class SearchLoop:
         self.search.tell(candidates)
         self.awaited -= len(candidates)
         self.results += len(candidates)
+        if self._tried is None:
+            self._tried = self.tuning.tried()
+        else:
+            self._tried.take_in(candidates)
         for candidate in candidates:
-            self._tell(candidate)
+            self._tell(candidate, self._tried.standing())
         return candidates
 
     def _tell_builds(self) -> None:
         building = sum(future.running() for future in self.building)
         self._builds.tell(len(self.building) - building, building, len(self.built))
 
-    def _tell(self, candidate: Candidate) -> None:
+    def _tell(self, candidate: Candidate, standing: Standing) -> None:
         conditions = candidate.sample_sets[0].conditions if candidate.sample_sets else {}
         self.tuning.emit(
             CandidateRecorded(
@@ -236,7 +241,7 @@ class SearchLoop:
                 power_w=conditions.get("power_w"),
                 throttled=tuple(conditions.get("throttled", ())),
                 seconds_left=self.tuning.seconds_left(),
-                standing=self.tuning.standing(),
+                standing=standing,
             )
         )
 

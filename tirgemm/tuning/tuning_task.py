@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,6 +35,37 @@ class Control:
     cancel: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
     between_batches: Callable[[], None] | None = None
+
+
+class TriedCandidates:
+    """The candidates of ``families`` that a search has tried, and how it stands by them: what is ``recorded``, and what
+    is taken in once that is. To read all records anew for each would take longer than to measure one."""
+
+    def __init__(self, defaults: Sequence[Config], families: frozenset[str], recorded: Iterable[Candidate]) -> None:
+        self._defaults = defaults
+        self._families = families
+        self._times: dict[Config, float | None] = {}
+        self.take_in(recorded)
+
+    def take_in(self, recorded: Iterable[Candidate]) -> None:
+        """Count these candidates, too; one that was there already is replaced."""
+        for candidate in recorded:
+            if candidate.status is not Status.PRUNED and candidate.config.family in self._families:
+                us = candidate.search_us if candidate.status is Status.MEASURED else None
+                self._times[candidate.config] = us
+
+    def standing(self) -> Standing:
+        """How many were tried and measured, the best and the default."""
+        times = {config: us for config, us in self._times.items() if us is not None}
+        best = min(times, key=lambda config: times[config], default=None)
+        defaults = [times[config] for config in self._defaults if config in times]
+        return Standing(
+            tried=len(self._times),
+            measured=len(times),
+            best_us=times[best] if best else None,
+            best=str(best) if best else None,
+            default_us=min(defaults, default=None),
+        )
 
 
 class TuningTask:
@@ -112,19 +143,14 @@ class TuningTask:
         """Whether it is of a family that is searched: what others have recorded is not this search's budget."""
         return config.family in {family.name for family in self.families}
 
+    def tried(self) -> TriedCandidates:
+        """What has been tried by the records, to be kept up as more is recorded."""
+        names = frozenset(family.name for family in self.families)
+        return TriedCandidates(self._defaults, names, self.recorded())
+
     def standing(self) -> Standing:
         """How the search stands by the records: how many were tried and measured, the best and the default."""
-        tried = [c for c in self.recorded() if c.status is not Status.PRUNED and self.is_ours(c.config)]
-        times = {c.config: c.search_us for c in tried if c.status is Status.MEASURED and c.search_us is not None}
-        best = min(times, key=lambda config: times[config], default=None)
-        defaults = [times[config] for config in self._defaults if config in times]
-        return Standing(
-            tried=len(tried),
-            measured=len(times),
-            best_us=times[best] if best else None,
-            best=str(best) if best else None,
-            default_us=min(defaults, default=None),
-        )
+        return self.tried().standing()
 
     @cached_property
     def _defaults(self) -> list[Config]:

@@ -14,13 +14,12 @@ from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.offer import Offer, measured_under, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.nearest_candidates import NEAREST
 from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
 from tirgemm.tuning_db.store import SqlStore, write_candidate
 
 # What the database says of a candidate that was taken over from the shipped records.
 ORIGIN = "shipped"
-# Shipped candidates of other problems that a search is told of.
-_SIMILAR = 1_000
 
 
 class LayeredStore(SqlStore):
@@ -50,7 +49,7 @@ class LayeredStore(SqlStore):
         file = self.shipped.of(device_key)
         if file is None or len(own) >= limit:
             return own
-        most = limit - len(own) if near is None else min(limit - len(own), _SIMILAR)
+        most = limit - len(own) if near is None else min(limit - len(own), NEAREST)
         return own + without(_of_file(file, device_key, regime, near, most), own)
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:

@@ -17,12 +17,21 @@ from tirgemm.errors import StoreError
 from tirgemm.families import families
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, MAX_OPERAND_BYTES, MAX_SIZE, REGIMES
 from tirgemm.hardware import ARCHITECTURES
-from tirgemm.service.http.documents import DeviceBody, Health, KeyBody, KeyList, Meta, Readiness, WorkerBody
+from tirgemm.service.http.documents import (
+    DeviceBody,
+    Health,
+    KeyBody,
+    KeyList,
+    Meta,
+    Readiness,
+    UnusableDevice,
+    WorkerBody,
+)
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import IfNoneMatch, etag_matches
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
-from tirgemm.tuning_db.job_values import MAX_PRIORITY
+from tirgemm.tuning_db.job_values import MAX_PRIORITY, WorkerRecord
 from tirgemm.tuning_db.schema import HEAD
 
 logger = logging.getLogger("tirgemm.service")
@@ -40,9 +49,9 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
-    """200 where the database answers, the blobs can be written and a worker is alive; else 503 within a few seconds,
-    whose `missing` names what is not there: `database`, `blobs`, `worker`."""
-    workers = 0
+    """200 where the database answers, the blobs can be written and a worker is alive with a device that can be used;
+    else 503 within a few seconds, whose `missing` names what is not there: `database`, `blobs`, `worker`, `device`."""
+    workers: list[WorkerRecord] = []
     missing: dict[str, str] = {}
     try:
         with fail_after(READY_SECONDS):
@@ -53,18 +62,23 @@ async def readyz(state: State) -> Readiness:
         logger.error("the database does not answer: %s", error)
         missing["database"] = "the database does not answer; the log says why"
     else:
+        unusable = [device for worker in workers for device in UnusableDevice.of(worker)]
         if not workers:
             missing["worker"] = "no worker is alive; start one with `tirgemm worker`"
+        elif unusable and not any(worker.usable_keys for worker in workers):
+            missing["device"] = "no device can be used: " + "; ".join(
+                f"{each.name}: {each.reason}" for each in unusable
+            )
         if blobs_fault:
             missing["blobs"] = blobs_fault
     if missing:
         raise Problem(503, "; ".join(missing.values()), headers={"Retry-After": "1"}, missing=list(missing))
-    return Readiness(status="ready", workers=workers)
+    return Readiness(status="ready", workers=len(workers), unusable=unusable)
 
 
-def _look(state: ServiceState) -> tuple[int, str]:
-    """How many workers are alive, and why no artifact can be stored, empty where it can. Raises StoreError."""
-    workers = len(state.queue.live_workers(state.settings.alive_seconds))
+def _look(state: ServiceState) -> tuple[list[WorkerRecord], str]:
+    """The workers that are alive, and why no artifact can be stored, empty where it can. Raises StoreError."""
+    workers = state.queue.live_workers(state.settings.alive_seconds)
     folder = state.database.blobs.folder
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     if writable:
@@ -119,7 +133,13 @@ def meta(state: State) -> Meta:
         schema_revision=HEAD,
         signer=state.public_key,
         workers=[
-            WorkerBody(name=w.name, devices=[DeviceBody.of(d) for d in w.devices], seen_at=w.seen_at) for w in workers
+            WorkerBody(
+                name=worker.name,
+                devices=[DeviceBody.of(device) for device in worker.devices],
+                unusable=UnusableDevice.of(worker),
+                seen_at=worker.seen_at,
+            )
+            for worker in workers
         ],
         devices=[DeviceBody.of(device) for device in devices.values()],
         named_devices=list(ARCHITECTURES),

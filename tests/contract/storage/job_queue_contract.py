@@ -504,3 +504,14 @@ class JobQueueContract(QueueFixtures):
         assert queue.live_workers(10)[0].measuring == (2.5,)
         queue.remove_worker("a")
         assert [worker.name for worker in queue.live_workers(10)] == ["b"]
+
+    def test_a_worker_says_why_a_device_of_it_cannot_be_used(self, queue: JobQueue) -> None:
+        queue.register_worker("a", [DEVICE, OTHER_DEVICE], faults=["", "it cannot be opened"])
+        (worker,) = queue.live_workers(10)
+        assert worker.devices == (DEVICE, OTHER_DEVICE)
+        assert worker.unusable == [(OTHER_DEVICE, "it cannot be opened")]
+        assert worker.usable_keys == {DEVICE.key}
+        queue.register_worker("a", [DEVICE, OTHER_DEVICE])
+        (worker,) = queue.live_workers(10)
+        assert worker.unusable == []
+        assert worker.usable_keys == {DEVICE.key, OTHER_DEVICE.key}

@@ -128,7 +128,11 @@ def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPa
 
     assert missing() == ["worker"]
     service.queue.register_worker("worker:1:0", [CPU])
-    assert service.http.get("/readyz").json() == {"status": "ready", "workers": 1}
+    assert service.http.get("/readyz").json() == {"status": "ready", "workers": 1, "unusable": []}
+    service.queue.register_worker("worker:1:0", [CPU], faults=["GPU GPU-1 cannot be opened"])
+    assert missing() == ["device"]
+    assert "no device can be used: cpu: GPU GPU-1 cannot be opened" in service.http.get("/readyz").json()["detail"]
+    service.queue.register_worker("worker:1:0", [CPU])
     shutil.rmtree(service.state.database.blobs.folder)
     assert missing() == ["blobs"]
     service.state.database.blobs.folder.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.service.support import CPU, ODD, ScriptedEngine
 from tests.tuning.build.heard_builds import HeardBuilds
 from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Signer
+from tirgemm.config import Config
 from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, DeviceUnavailable, InvalidDevice
@@ -237,6 +239,35 @@ def test_fallbacks_are_built_ahead_for_what_all_devices_make_meanwhile_and_no_fu
     assert engines[1].prepare(waiting, waiting) == [waiting[number] for number in (3, 5, ahead - 1)]
     assert engines[0].prepare(waiting[4:], waiting[4:]) == [waiting[5], waiting[ahead - 1]]
     assert [gemm for gemm, _ in builders.asked] == [request.gemm for request in waiting[: ahead + 4]]
+
+
+def test_what_a_job_needs_is_not_given_up_between_its_claim_and_its_hold(
+    database: Database, queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gemm, config = Gemm.parse(ODD), Config("planted", (("what", "one"),))
+    builders = HeardBuilds()
+    prepared = PreparedBuilds(named_device("sm_90a"), builders)
+    prepared.prepare({(gemm, "opening"): lambda: [config]})
+    (build,) = builders.builds
+    alike = TuningEngine(CPU, lambda _: FakeBench(), TunerImports(), prepared=prepared)
+    engine = engine_of(database, CPU)
+    monkeypatch.setattr(engine, "claiming", alike.claiming)
+    monkeypatch.setattr(engine, "holding", alike.holding)
+    claim, given_up = queue.claim, list[bool]()
+
+    def claim_while_another_prepares(*arguments: Any, **options: Any) -> Job | None:
+        job = claim(*arguments, **options)
+        prepared.prepare({})  # of a runner that finds no job waiting
+        given_up.append(build.future.cancelled())
+        return job
+
+    monkeypatch.setattr(queue, "claim", claim_while_another_prepares)
+    queue.submit(JobRequest(gemm, CPU))
+    engine.gate.set()
+    engine.fallback_gate.set()
+    assert JobRunner(queue, engine.store, engine, "one").run_one()
+    assert given_up == [False]
+    assert build.future.cancelled(), "behind the job"
 
 
 def test_a_worker_serves_the_devices_that_are_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -85,6 +86,21 @@ def test_what_no_waiting_job_needs_any_more_is_given_up(prepared: PreparedBuilds
     assert first.cancelled()
     prepared.prepare({(FIRST, "opening"): of(TWO)})
     assert builders.asked[-1] == (FIRST, TWO)
+
+
+def test_nothing_is_given_up_while_it_is_not_known_what_will_be_held(
+    prepared: PreparedBuilds, builders: HeardBuilds
+) -> None:
+    prepared.prepare({(FIRST, "opening"): of(ONE), (SECOND, "opening"): of(ONE)})
+    first, second = (build.future for build in builders.builds)
+    with ExitStack() as holding:
+        with prepared.kept():
+            prepared.prepare({})
+            assert not first.cancelled()
+            holding.enter_context(prepared.held(FIRST))
+        prepared.prepare({})
+        assert (first.cancelled(), second.cancelled()) == (False, True)
+    assert first.cancelled()
 
 
 def test_two_jobs_of_a_problem_hold_what_was_begun_for_it_until_both_have_ended(

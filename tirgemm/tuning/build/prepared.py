@@ -46,14 +46,16 @@ class PreparedBuilds:
         self._changing = threading.Lock()
         self._problems: dict[Gemm, _BegunProblem] = {}
         self._held: Counter[Gemm] = Counter()
+        self._keeping = 0
         self._kept: dict[tuple[Gemm, Config], Future[Binary]] = {}
 
     def prepare(self, wanted: Mapping[Purpose, Callable[[], Iterable[Config]]]) -> None:
         """Begin the builds that are wanted, each once, and give up what was begun for any other problem that is not
-        held. Raises what asking for the configs raises."""
+        held, unless all is ``kept`` now: then the next call does. Raises what asking for the configs raises."""
         gemms = {gemm for gemm, _ in wanted}
         with self._changing:
-            for gemm in [gemm for gemm in self._problems if gemm not in gemms and not self._held[gemm]]:
+            left = [] if self._keeping else [gemm for gemm in self._problems if gemm not in gemms]
+            for gemm in [gemm for gemm in left if not self._held[gemm]]:
                 self._give_up(gemm)
         for (gemm, reason), configs in wanted.items():
             with self._changing:
@@ -93,6 +95,17 @@ class PreparedBuilds:
             configs = (problem.wanted_for.get(reason) if problem else None) or ()
             builds = [problem.builds.get(config) for config in configs] if problem else []
         return bool(builds) and all(build is not None and build.done() for build in builds)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within the block ``prepare`` gives nothing up: which of the problems will be held is not known yet."""
+        with self._changing:
+            self._keeping += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._keeping -= 1
 
     @contextmanager
     def held(self, gemm: Gemm) -> Iterator[None]:

@@ -196,11 +196,11 @@ class Measurer(Closing):
             raise MeasurementFailed("the measuring process answered without samples")
         return samples
 
-    def require_usable(self) -> None:
+    def require_usable(self, cancel: Flag | None = None) -> None:
         """Open the device in the measuring process, in a new one where the last has died. Raises DeviceUnavailable
-        where it cannot be opened: then no failure before this says anything of a kernel."""
+        where it cannot be opened: then no failure before this says anything of a kernel. Raises Cancelled, too."""
         try:
-            self._ask(Open(self.device, self.lock_dir), None, max(self.timeout_s, _OPEN_S))
+            self._ask(Open(self.device, self.lock_dir), cancel, max(self.timeout_s, _OPEN_S))
         except MeasurementFailed as error:
             raise DeviceUnavailable(f"device {self.device.name} cannot be opened any more: {error}") from error
 

@@ -43,8 +43,8 @@ class Store(Protocol):
     ) -> list[Candidate]:
         """Measured candidates of *any* gemm on a device class, newest first: what warms the cost model.
 
-        ``near`` is the problem that it is for. Shipped records come behind the others, and with ``near`` only those of
-        the problems most like it.
+        ``near`` is the problem that it is for: with it those of the problems most like it are enough, each problem's
+        newest first. Shipped records come behind the others.
         """
         ...
 

@@ -1,0 +1,61 @@
+"""``WorkerRegistry``: the workers that are alive, and their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, bindparam, delete, select
+
+from tirgemm.device import Device
+from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.database import ClockedTables
+from tirgemm.tuning_db.job_values import WorkerRecord, described
+from tirgemm.tuning_db.models import WorkerRow
+from tirgemm.tuning_db.times import iso
+
+_WORKERS_SINCE = (
+    select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= bindparam("since")).order_by(WorkerRow.name)
+)
+
+
+class WorkerRegistry(ClockedTables):
+    """The table of workers of a Database."""
+
+    def register_worker(
+        self,
+        name: str,
+        devices: Sequence[Device],
+        seen: float | None = None,
+        *,
+        measuring: Sequence[float] = (),
+        faults: Sequence[str] = (),
+    ) -> None:
+        """Say that a worker is alive (by default now), what it serves, for how many seconds each of the devices has
+        been measured on, and why it cannot be used now, if so; the devices are described in passing."""
+        with self.db.write() as connection:
+            values = {
+                "name": name,
+                "devices": described(devices, faults),
+                "measuring": list(measuring) or [0.0] * len(devices),
+                "seen": self._now(connection) if seen is None else seen,
+            }
+            statement = self.db.insert(WorkerRow).values(values)
+            changes = {column: statement.excluded[column] for column in ("devices", "measuring", "seen")}
+            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
+            for device in devices:
+                rows.put_device(self.db, connection, device)
+
+    def remove_worker(self, name: str) -> None:
+        """Forget a worker that is shutting down."""
+        with self.db.write() as connection:
+            connection.execute(delete(WorkerRow).where(WorkerRow.name == name))
+
+    def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
+        """Workers seen within the last ``max_age_s`` seconds, by name."""
+        with self.db.read() as connection:
+            return self.workers_seen(connection, max_age_s)
+
+    def workers_seen(self, connection: Connection, max_age_s: float) -> list[WorkerRecord]:
+        """``live_workers`` within a transaction."""
+        worker_rows = connection.execute(_WORKERS_SINCE, {"since": self._now(connection) - max_age_s}).all()
+        return [WorkerRecord.of(row.name, row.devices, iso(row.seen), row.measuring) for row in worker_rows]
