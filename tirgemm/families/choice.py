@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist
@@ -104,5 +107,26 @@ def expected_time_us(
 ) -> float:
     """Microseconds of a config that the model expects; the analytic estimate where there is none, or it does not cover
     the problem."""
-    columns = ConfigColumns.of([config])
-    return float(expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)[0])
+    return float(_expected_us(family, ConfigColumns.of([config]), gemm, device, regime, model)[0])
+
+
+def expected_times_us(
+    gemms: Sequence[Gemm], configs: Mapping[Config, Family], device: Device, regime: Regime
+) -> npt.NDArray[np.float64]:
+    """``expected_time_us`` of each of ``configs``, which are of those families, at each of ``gemms``: a row for
+    each of these."""
+    model, places = ranking_model(device), dict[Family, list[int]]()
+    for place, family in enumerate(configs.values()):
+        places.setdefault(family, []).append(place)
+    times, listed = np.empty((len(gemms), len(configs))), list(configs)
+    for family, of_family in places.items():
+        columns = ConfigColumns.of([listed[place] for place in of_family])
+        for row, gemm in zip(times, gemms, strict=True):
+            row[of_family] = _expected_us(family, columns, gemm, device, regime, model)
+    return times
+
+
+def _expected_us(
+    family: Family, configs: ConfigColumns, gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
+) -> npt.NDArray[np.float64]:
+    return expected_us(gemm, configs, features(gemm, configs, device, regime, family), regime, model)
