@@ -19,7 +19,7 @@ from tirgemm.gemm import Gemm, Regime
 # A family that the model says nothing of has its default tried where its estimate is at most so many times the best's.
 PROMISING = 1.5
 # Families whose default's estimate is this many times the best's are not compared by the model, which learns nothing of
-# them (``tirgemm.tuning.collection`` leaves them out).
+# them (``tirgemm.tuning.search.collection`` leaves them out).
 FAR_BEHIND = 4.0
 # Problems whose choices are kept: a job's are asked for while it waits, by its fallback and by its search, and take
 # 15 ms each time.
@@ -42,6 +42,8 @@ def _ranked_defaults(
     families: tuple[Family, ...], gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
 ) -> list[tuple[Family, Config]]:
     defaults = [(family, family.default(gemm, device, regime)) for family in families]
+    if len(defaults) < 2:
+        return defaults
     times = {family.name: family.predict_us(gemm, config, device, regime) for family, config in defaults}
     limit = FAR_BEHIND * min(times.values(), default=0.0)
     near = [pair for pair in defaults if times[pair[0].name] <= limit]

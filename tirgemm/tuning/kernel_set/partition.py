@@ -28,6 +28,8 @@ class Loss:
 
 # What a config is taken to lose at a size at which nobody timed it: more than any that is chosen for its speed.
 UNKNOWN = Loss(2.0, 2.0)
+# Of two sizes that are apart by more than this part of the smaller one the middle is looked at, too.
+FAR = 8
 # Sums that differ by less are the same.
 _SAME = 1e-9
 
@@ -45,7 +47,7 @@ class Segment:
 def servers(offered: Iterable[Config], losses: Iterable[Mapping[Config, Loss]]) -> list[Config]:
     """What may serve a part of a range: what is ``offered``, and the fastest at each of the sizes whose ``losses`` are
     given, which where little was tried is a default that is better than all that is offered from elsewhere."""
-    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses]
+    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses if at_size]
     return list(dict.fromkeys([*offered, *fastest]))
 
 
@@ -83,9 +85,8 @@ def partition(
     for last in range(sizes):
         (own_excess, own_total), chosen[: last + 1, last] = costs.best(last)
         sums = excess[: last + 1, :-1] + own_excess[:, None], total[: last + 1, :-1] + own_total[:, None]
-        first = _least(*sums, axis=0)
-        excess[last + 1, 1:], total[last + 1, 1:] = (each[first, counts] for each in sums)
-        begins[last + 1, 1:] = first
+        begins[last + 1, 1:] = _least(*sums, axis=0)
+        excess[last + 1, 1:], total[last + 1, 1:] = (each[begins[last + 1, 1:], counts] for each in sums)
     if not np.isfinite(excess[-1]).any():
         raise InvalidRequest(f"none of {len(configs)} configs serves the last of {sizes} sizes")
     count = int(np.flatnonzero(excess[-1] <= excess[-1].min() + _SAME)[0])
@@ -136,15 +137,17 @@ class _Costs:
 def _least(excess: Floats, total: Floats, axis: int) -> npt.NDArray[np.intp]:
     """Places of the least excess along ``axis``, among equals of the least total."""
     among = excess <= excess.min(axis=axis, keepdims=True) + _SAME
-    return np.argmin(np.where(among, total, math.inf), axis=axis)
+    places: npt.NDArray[np.intp] = np.argmin(np.where(among, total, math.inf), axis=axis)
+    return places
 
 
 def middles(sizes: Sequence[int], segments: Sequence[Segment]) -> dict[int, tuple[Config, Config]]:
-    """The sizes half way between two segments, with the configs below and above."""
+    """The sizes half way between two segments, with the configs below and above, where they are far apart."""
     return {
-        middle: (below.config, above.config)
+        (low + high) // 2: (below.config, above.config)
         for below, above in itertools.pairwise(segments)
-        if (middle := (sizes[below.last] + sizes[below.last + 1]) // 2) > sizes[below.last]
+        for low, high in [sizes[below.last : below.last + 2]]
+        if high - low > max(1, low // FAR)
     }
 
 
@@ -155,7 +158,8 @@ def borders(
     times_at: Callable[[int], Mapping[Config, float]],
 ) -> list[Range]:
     """The range of m of each segment. Between two sizes the border is at the smaller one, or half way where the kernel
-    below is no slower there than the one above, by the times at that size."""
+    below is no slower there than the one above, by the times at that size, which is asked for where they are far
+    apart."""
     ranges, low = [], m.low
     half_way = middles(sizes, segments)
     for below, above in itertools.pairwise(segments):
