@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +24,17 @@ from tirgemm.bench import held_out
 from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, recorded_sides, sides_of
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
+from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Range
-from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.partition import servers
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest
 from tirgemm.tuning.records.json_values import merged
 from tirgemm.tuning.shipped_set import OFFERED
+from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
@@ -63,7 +67,7 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
             known = candidates.get(candidate.key)
             sets = merged(known.sample_sets if known else (), candidate.sample_sets)
             candidates[candidate.key] = candidate.with_(sample_sets=sets)
-    compacted = _compacted(_of_sets(list(candidates.values())))
+    compacted = _compacted(_of_sets(list(candidates.values()), {key: device for (key, _), device in devices.items()}))
     written = []
     for model in dict.fromkeys(_model(key) for key, _ in devices):
         path = folder / shipped.file_of(model).name
@@ -73,16 +77,16 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
     return written
 
 
-def _of_sets(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _of_sets(candidates: Sequence[Candidate], devices: Mapping[str, Device]) -> list[Candidate]:
     """Without those that no kernel set over a range of m is cut by: of the problems whose m is a range what is among
-    the fastest at one of the sizes of a search stays, at all of them."""
+    the fastest at one of the sizes of a search, or may be the fastest between two, stays, at all of them."""
     sets: dict[tuple[Gemm, str, str], dict[int, list[Candidate]]] = {}
     for candidate in candidates:
         if isinstance(candidate.gemm.m, Range):
             sizes = sets.setdefault(_set_of(candidate), {})
             sizes.setdefault(candidate.gemm.m_max, []).append(candidate)
     wanted = {
-        place: {config for of_size in sizes.values() for config in fastest(of_size, OFFERED)}
+        place: _servers(sizes, devices[place[1]])
         for place, sizes in sets.items()
         # The smallest is a single m, whose problem is any other's too.
         if any({place[0].m_min, *sizes} >= {*searched_sizes(Range(place[0].m_min, high))} for high in sizes)
@@ -92,6 +96,20 @@ def _of_sets(candidates: Sequence[Candidate]) -> list[Candidate]:
         for candidate in candidates
         if isinstance(candidate.gemm.m, int) or candidate.config in wanted.get(_set_of(candidate), ())
     ]
+
+
+def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Config]:
+    """What is among the fastest at one of the sizes up to which a range was searched, and what is estimated to be the
+    fastest between them."""
+    offered = {config for of_size in sizes.values() for config in fastest(of_size, OFFERED)}
+    gemm, regime = sizes[max(sizes)][0].gemm, sizes[max(sizes)][0].regime
+    whole = Range(gemm.m_min, gemm.m_max)
+    measured = {}
+    for size in set(compared_sizes(whole)) & set(sizes):
+        times = {config: us for config, us in comparable_times(sizes[size]).items() if us is not None}
+        measured |= {sizes[size][0].gemm: losses_at(times, {}, 0)} if times else {}
+    problems = [gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low]
+    return {*servers(offered, losses_everywhere(problems, contenders(measured.values()), measured, device, regime))}
 
 
 def _set_of(candidate: Candidate) -> tuple[Gemm, str, str]:

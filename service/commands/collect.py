@@ -44,8 +44,8 @@ def collect(
     from tirgemm.errors import TirgemmError
     from tirgemm.events import CandidateRecorded, Event
     from tirgemm.tuning.budget import Budget
-    from tirgemm.tuning.collection import configs_to_collect
     from tirgemm.tuning.process.interrupts import stop_on_interrupt
+    from tirgemm.tuning.search.collection import configs_to_collect
     from tirgemm.tuning.sweep import Sweep
     from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.tuning_task import Control

@@ -34,6 +34,7 @@ from tirgemm.expr import Dim, M, minimum
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, TensorMap, tensor_args
+from tirgemm.tuning.kernel_set.cut import MOST_KERNELS
 
 GEMM = Gemm(Range(1, 64), 9, 5, dtype="f32", align=4)
 HIGHS = (1, 17, 64)
@@ -191,6 +192,8 @@ def test_a_set_that_an_older_reader_does_not_know_has_a_newer_format() -> None:
     nine = read(packed_set(GEMM, (1, 2, 3, 4, 5, 6, 7, 8, 64)), TRUST).manifest
     assert (read(eight, TRUST).manifest.data["format"], nine.data["format"]) == (3, 5)
     assert len(nine.members) == 9
+    many = [read(packed_set(GEMM, (*range(1, count), 64)), TRUST).manifest for count in (24, 25, MOST_KERNELS)]
+    assert [manifest.data["format"] for manifest in many] == [5, 6, 6]
 
     def format_of(side: Dim) -> int:
         box = TensorMap("a", "f32", (GEMM.k, M), (20,), (8, side), (1, 1))
@@ -221,6 +224,15 @@ def test_each_kernel_needs_a_certificate_of_its_own() -> None:
     assert joined.certificate == {"kernel_sha256": joined.kernel_sha256, "passed": True, "tests": TESTS * 3}
 
 
+def test_a_set_of_as_many_kernels_as_tuning_makes_is_a_file_that_older_readers_tell_is_newer() -> None:
+    """They take at most 128 members; more they call damaged."""
+    texts = dict.fromkeys(("kernel.cu", "module.py"), "text\n")
+    highs = (*range(1, MOST_KERNELS), 64)
+    data = packed_set(GEMM, highs, members={i: {"sources": texts} for i in range(len(highs))})
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert len(archive.namelist()) <= 128
+
+
 def test_a_set_may_have_as_many_kernels_as_it_says_each_with_four_sources() -> None:
     highs = (*range(1, manifests.MAX_KERNELS), 64)
     texts = dict.fromkeys(("kernel.cu", "kernel.ptx", "module.py", "more.txt"), "text\n")
@@ -232,16 +244,18 @@ def test_a_set_may_have_as_many_kernels_as_it_says_each_with_four_sources() -> N
     ("highs", "words"),
     [
         ((64,), f"a set has 2 to {manifests.MAX_KERNELS} kernels, not 1"),
-        (
-            (*range(1, 1 + manifests.MAX_KERNELS), 64),
-            f"a set has 2 to {manifests.MAX_KERNELS} kernels, not {1 + manifests.MAX_KERNELS}",
-        ),
         ((1, 17, 63), "the last kernel ends at m = 63, the problem at 64"),
     ],
 )
 def test_kernels_that_are_no_set_of_the_problem_are_not_packed(highs: tuple[int, ...], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         packed_set(GEMM, highs)
+
+
+def test_a_set_of_more_kernels_than_the_launcher_takes_is_not_packed() -> None:
+    words = f"a set has 2 to {manifests.MAX_KERNELS} kernels, not {1 + manifests.MAX_KERNELS}"
+    with pytest.raises(InvalidRequest, match=words):
+        packed_set(GEMM.with_(m=Range(1, 65)), tuple(range(1, 66)))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The shipped ranking model stands for the GPU: a kernel takes what it expects. No
 
 from __future__ import annotations
 
+from itertools import count, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,12 @@ from tirgemm.device import Device
 from tirgemm.families import family_named, supporting
 from tirgemm.families.choice import expected_time_us, opening
 from tirgemm.families.common.ranking_model import ranking_model
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
-from tirgemm.tuning import search_loop, sweep
+from tirgemm.tuning import search_loop, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.set_tuning import tuning_class
@@ -63,7 +65,7 @@ class Expecting(FakeMeasurer):
 
     def time(self, package: bytes, options: RaceOptions, *, against: dict[str, bytes], **_: Any) -> SampleSet:
         manifests = [self.manifest(each) for each in (package, *against.values())]
-        ours, *others = [(expected_us(each.gemm, each.config),) * 6 for each in manifests]
+        ours, *others = [(expected_us(options.problem(each.gemm), each.config),) * 6 for each in manifests]
         return SampleSet(ours, options.reason, dict(zip(against, others, strict=True)), {"regime": options.regime})
 
 
@@ -99,6 +101,28 @@ def test_each_problem_has_its_best_tried_before_any_has_more(
     assert {gemm: begun.count(gemm) for gemm in gemms} == dict.fromkeys(gemms, AT_ONCE)
     least = {Effort.QUICK: Effort.QUICK.first, Effort.STANDARD: 12}[effort]
     assert all(measurer.order.count(gemm) >= least for gemm in gemms)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_between_the_sizes_that_are_compared_kernels_are_raced_while_there_is_time(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch, in_time: bool
+) -> None:
+    raced: list[tuple[int, set[int]]] = []
+    usual, ticks = bench.fake.time, repeat(0) if in_time else count(0, 60)
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        if options.m is not None:
+            raced.append((options.m, {bench.fake.manifest(one).gemm.m_max for one in (package, *against.values())}))
+        return usual(package, options, against=against, **rest)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS)).run()
+    compared = compared_sizes(Range(1, 512))
+    assert {m for m, _ in raced} <= {*cut_sizes(Range(1, 512))} - {*compared}
+    assert all(built == {min(size for size in compared if size > m)} for m, built in raced)
+    assert bool(raced) is in_time
+    assert bench._ahead == {}, "what was not raced in time is not built"
 
 
 def test_no_part_of_a_set_is_served_by_what_is_slow_there(bench: ExpectingBench) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,17 @@ from tirgemm.artifact import Trust, read
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled
 from tirgemm.events import Event, KernelSelected
-from tirgemm.families import FAMILIES
+from tirgemm.families import FAMILIES, is_valid
+from tirgemm.families.choice import expected_times_us
 from tirgemm.gemm import Range, Regime
+from tirgemm.hardware import named_device
 from tirgemm.tuning.budget import covers
+from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.offer import ENVIRONMENT
 from tirgemm.tuning.set_tuning import SetTuning
-from tirgemm.tuning.shipped_set import recorded_parts
+from tirgemm.tuning.shipped_set import OFFERED, recorded_parts
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
@@ -251,3 +257,52 @@ def test_of_a_search_the_script_ships_what_the_set_is_cut_by(database: Database,
     assert shipped == wanted
     (again,) = module.ship([path], tmp_path)
     assert {(str(c.gemm.m), c.config, c.status) for c in read_candidates(again)} == wanted, "it may be given again"
+
+
+HOPPER = named_device("sm_90a").with_(uuid="GPU-0", environment=tuple((name, "1") for name in ENVIRONMENT["cuda"]))
+LAYER = Gemm.parse("64..512x4096x14336:f16:nt")
+
+
+def searched_on_hopper() -> tuple[list[Candidate], set[Config]]:
+    """What a search leaves that measures what the ranking model expects: at each size that is compared its default and
+    those of the sizes from the last one on; and the configs that are among the two fastest at none of these."""
+    defaults = {gemm.m_max: config for gemm, (_, config) in size_defaults(LAYER, HOPPER, REGIME).items()}
+    compared = compared_sizes(Range(64, 512))
+    recorded: list[Candidate] = []
+    fastest: set[Config] = set()
+    for below, size in pairwise((0, *compared)):
+        gemm = LAYER.with_(m=Range(64, size) if size > 64 else 64)
+        configs = dict.fromkeys(config for m, config in defaults.items() if below < m <= size or m in compared)
+        valid = {config: FAMILIES["wgmma"] for config in configs if is_valid(gemm, config, HOPPER)}
+        (row,) = expected_times_us([gemm], valid, HOPPER, REGIME)
+        times = sorted(zip(valid, row.tolist(), strict=True), key=itemgetter(1))
+        recorded += measured_on(HOPPER, gemm, times)
+        fastest |= {config for config, _ in times[:OFFERED]}
+    return recorded, {candidate.config for candidate in recorded} - fastest
+
+
+def test_a_shipped_set_is_cut_between_the_sizes_of_its_records_by_estimates(bench_with: Any) -> None:
+    candidates, _ = searched_on_hopper()
+    bench = bench_with(candidates, HOPPER)
+    bench.device = HOPPER
+    bench.store.put_device(HOPPER)
+    parts = recorded_parts(SetTuning(LAYER, bench, REGIME, families=["wgmma"]))
+    assert {part.gemm.m_max for part in parts} - {*compared_sizes(Range(64, 512))}
+    defaults = size_defaults(LAYER, HOPPER, REGIME)
+    for gemm, (family, default) in defaults.items():
+        served = next(part.config for part in parts if part.gemm.m_min <= gemm.m_max <= part.gemm.m_max)
+        times = expected_times_us([gemm], {default: family, served: FAMILIES["wgmma"]}, HOPPER, REGIME)[0]
+        assert times[0] / times[-1] >= 0.93, gemm
+
+
+def test_what_is_estimated_to_be_the_fastest_between_two_sizes_is_shipped(database: Database, tmp_path: Path) -> None:
+    candidates, nowhere_fastest = searched_on_hopper()
+    store = SqlStore(database)
+    store.put_device(HOPPER)
+    for candidate in candidates:
+        store.add_candidate(candidate)
+    export_records(database, tmp_path / "records.jsonl.gz")
+    module: Any = script("scripts/ship_records.py")
+    (path,) = module.ship([tmp_path / "records.jsonl.gz"], tmp_path)
+    shipped = {candidate.config for candidate in read_candidates(path) if isinstance(candidate.gemm.m, Range)}
+    assert shipped & nowhere_fastest

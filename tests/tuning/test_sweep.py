@@ -14,8 +14,8 @@ from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Regime
-from tirgemm.tuning.collection import configs_to_collect
 from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.search.collection import configs_to_collect
 from tirgemm.tuning.search.search import Search
 from tirgemm.tuning.search.similar_problems import nearest, of_nearest
 from tirgemm.tuning.sweep import Outcome, Sweep

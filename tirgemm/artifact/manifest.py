@@ -12,7 +12,7 @@ A set has format 3, ``{"format": 3, "gemm": {...}, "members": [...], "kernel_sha
 "timings": {...}}``. Each member is a kernel as above, with its own hash, certificate and timings, of the set's problem
 but for m: their ranges of m follow one another and are together the problem's. The set's hash is taken over the problem
 and the members' hashes. One with a kernel of format 4 among its members,
-or with more than eight, has format 5.
+or with more than eight, has format 5, and one with more than 24 format 6: readers of the format before refuse so many.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from tirgemm.launch import Launch, TensorMap, scalar_args, tensor_args
 from tirgemm.status import ROLES, Role
 from tirgemm.timings import Timings
 
-FORMAT = 5
+FORMAT = 6
 """The newest format that is read; each artifact has the oldest one that says what it needs."""
-MAX_KERNELS = 24
-"""The most kernels of a set."""
+MAX_KERNELS = 64
+"""The most kernels of a set, as the launcher has it (``kMaxMembers``); tuning makes fewer."""
+# By the most kernels of a set the format that says so.
+_FORMAT_OF_COUNT = {8: 3, 24: 5, MAX_KERNELS: 6}
 CHAIN = "chain"
 """The test of a certificate that covers dependent launches (``tirgemm.tuning.verify.chain``)."""
 _MEMBER = {"kernel", "kernel_sha256", "certificate", "timings"}
@@ -45,8 +47,8 @@ _FIELDS_OF = {
     2: _MEMBER | {"format", "regime", "role"},
     3: {"format", "gemm", "members", "kernel_sha256", "timings", "regime", "role"},
 }
-_FIELDS_OF |= {4: _FIELDS_OF[2], 5: _FIELDS_OF[3]}
-_SETS = (3, 5)
+_FIELDS_OF |= {4: _FIELDS_OF[2], 5: _FIELDS_OF[3], 6: _FIELDS_OF[3]}
+_SETS = (3, 5, 6)
 FORMATS = {"cubin": "kernel.cubin", "so": "kernel.so"}
 # ELF machines: a CUDA artifact holds machine code for the GPU, never its source.
 _EM_CUDA = 190
@@ -198,9 +200,11 @@ def write(contents: Contents | SetContents) -> bytes:
             members = [_member(member) for member in contents.members]
             _check_ranges(contents.gemm, [member.gemm for member in contents.members])
             hashes = [member["kernel_sha256"] for member in members]
-            is_new = len(members) > 8 or any(_boxes_vary(member.launch) for member in contents.members)
+            version = next(number for most, number in _FORMAT_OF_COUNT.items() if len(members) <= most)
+            if any(_boxes_vary(member.launch) for member in contents.members):
+                version = max(5, version)
             document = {
-                "format": 5 if is_new else 3,
+                "format": version,
                 "gemm": contents.gemm.to_json(),
                 "members": members,
                 "kernel_sha256": set_sha256(contents.gemm, hashes),

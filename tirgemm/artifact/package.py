@@ -29,7 +29,8 @@ from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
-MAX_MEMBERS = 128
+# As many as the largest set of kernels has, with four sources each, and more.
+MAX_MEMBERS = 384
 MAX_MANIFEST_BYTES = 16 << 20
 _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
 _LIMITS = {_MANIFEST: MAX_MANIFEST_BYTES, _SIGNATURE: 1024}

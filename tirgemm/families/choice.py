@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist
@@ -16,7 +19,7 @@ from tirgemm.gemm import Gemm, Regime
 # A family that the model says nothing of has its default tried where its estimate is at most so many times the best's.
 PROMISING = 1.5
 # Families whose default's estimate is this many times the best's are not compared by the model, which learns nothing of
-# them (``tirgemm.tuning.collection`` leaves them out).
+# them (``tirgemm.tuning.search.collection`` leaves them out).
 FAR_BEHIND = 4.0
 # Problems whose choices are kept: a job's are asked for while it waits, by its fallback and by its search, and take
 # 15 ms each time.
@@ -39,6 +42,8 @@ def _ranked_defaults(
     families: tuple[Family, ...], gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
 ) -> list[tuple[Family, Config]]:
     defaults = [(family, family.default(gemm, device, regime)) for family in families]
+    if len(defaults) < 2:
+        return defaults
     times = {family.name: family.predict_us(gemm, config, device, regime) for family, config in defaults}
     limit = FAR_BEHIND * min(times.values(), default=0.0)
     near = [pair for pair in defaults if times[pair[0].name] <= limit]
@@ -104,5 +109,26 @@ def expected_time_us(
 ) -> float:
     """Microseconds of a config that the model expects; the analytic estimate where there is none, or it does not cover
     the problem."""
-    columns = ConfigColumns.of([config])
-    return float(expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)[0])
+    return float(_expected_us(family, ConfigColumns.of([config]), gemm, device, regime, model)[0])
+
+
+def expected_times_us(
+    gemms: Sequence[Gemm], configs: Mapping[Config, Family], device: Device, regime: Regime
+) -> npt.NDArray[np.float64]:
+    """``expected_time_us`` of each of ``configs``, which are of those families, at each of ``gemms``: a row for
+    each of these."""
+    model, places = ranking_model(device), dict[Family, list[int]]()
+    for place, family in enumerate(configs.values()):
+        places.setdefault(family, []).append(place)
+    times, listed = np.empty((len(gemms), len(configs))), list(configs)
+    for family, of_family in places.items():
+        columns = ConfigColumns.of([listed[place] for place in of_family])
+        for row, gemm in zip(times, gemms, strict=True):
+            row[of_family] = _expected_us(family, columns, gemm, device, regime, model)
+    return times
+
+
+def _expected_us(
+    family: Family, configs: ConfigColumns, gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
+) -> npt.NDArray[np.float64]:
+    return expected_us(gemm, configs, features(gemm, configs, device, regime, family), regime, model)

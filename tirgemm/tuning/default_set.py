@@ -2,71 +2,75 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 
-from tirgemm.artifact.manifest import MAX_KERNELS
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families import Family, is_valid
-from tirgemm.families.choice import expected_time_us, ranked_defaults
-from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.families import Family
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import Finalist
-from tirgemm.tuning.kernel_set.partition import Loss, partition
-from tirgemm.tuning.kernel_set.sizes import compared_sizes
+from tirgemm.tuning.kernel_set.cut import cut
+from tirgemm.tuning.kernel_set.losses import losses_everywhere
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.set_members import Member, SetPart, set_record
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
 
 # What a config of a set may be expected to lose at a size: less than by what the model errs.
-EXPECTED_LOSS = 0.05
+EXPECTED_LOSS = 0.04
 
 
 def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[SetPart]:
     """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
 
-    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size. Raises Unsupported.
+    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size, and no more than a set may have. Raises
+    Unsupported.
     """
     assert isinstance(gemm.m, Range)
-    sizes, problems, defaults = [], [], dict[Config, Family]()
-    for size in compared_sizes(gemm.m):
-        problem = gemm.with_(m=Range(gemm.m.low, size))
-        try:
-            families = chosen_families(problem, device, None)
-        except Unsupported:
-            if size == gemm.m.high:
-                raise
-            continue
-        family, config = ranked_defaults(families, problem, device, regime)[0]
-        sizes.append(size)
-        problems.append(problem)
-        defaults[config] = family
-    losses = [_losses(problem, defaults, device, regime) for problem in problems]
-    # A kernel must be valid for the largest m that it serves; smaller ones it takes whatever its tiles are.
-    refused = {
-        (first, last, config)
-        for last, problem in enumerate(problems)
-        for config in defaults
-        if not is_valid(problem, config, device)
-        for first in range(last + 1)
-    }
+    defaults = size_defaults(gemm, device, regime)
+    problems = list(defaults)
+    configs = list(dict.fromkeys(config for _, config in defaults.values()))
+    losses = losses_everywhere(problems, configs, {}, device, regime)
     parts, low = [], gemm.m.low
-    for segment in partition(losses, list(defaults), tolerance=EXPECTED_LOSS, most=MAX_KERNELS, refused=refused):
-        high = sizes[segment.last]
+    for segment in cut(problems, losses, configs, device, tolerance=EXPECTED_LOSS):
+        high = problems[segment.last].m_max
         parts.append(SetPart(gemm.with_(m=Range(low, high)), segment.config))
         low = high + 1
     return parts
 
 
-def _losses(gemm: Gemm, configs: dict[Config, Family], device: Device, regime: Regime) -> dict[Config, Loss]:
-    """What each of the configs is expected to lose at a problem's largest m against the fastest."""
-    model = ranking_model(device)
-    times = {c: expected_time_us(family, c, gemm, device, regime, model) for c, family in configs.items()}
-    best = min(times.values())
-    return {config: Loss(us / best, us / best) for config, us in times.items()}
+def size_defaults(gemm: Gemm, device: Device, regime: Regime) -> dict[Gemm, tuple[Family, Config]]:
+    """The problems at the sizes at which a range is cut, by rising m, each with its default.
+
+    Where the sizes that are compared, below and above, have defaults of one family, between them it alone is asked.
+    Raises Unsupported.
+    """
+    assert isinstance(gemm.m, Range)
+    compared, families = set(compared_sizes(gemm.m)), dict[int, tuple[Family, ...]]()
+    defaults: dict[int, tuple[Family, Config]] = {}
+    for size in cut_sizes(gemm.m):
+        problem = gemm.with_(m=Range(gemm.m.low, size))
+        try:
+            families[size] = chosen_families(problem, device, None)
+        except Unsupported:
+            if size == gemm.m.high:
+                raise
+            continue
+        if size in compared:
+            defaults[size] = ranked_defaults(families[size], problem, device, regime)[0]
+    known = sorted(defaults)
+    for size in families:
+        if size not in defaults:
+            place = bisect(known, size)
+            beside = {defaults[near][0] for near in known[max(0, place - 1) : place + 1]}
+            asked = [family for family in families[size] if family in beside] or families[size]
+            defaults[size] = ranked_defaults(asked, gemm.with_(m=Range(gemm.m.low, size)), device, regime)[0]
+    return {gemm.with_(m=Range(gemm.m.low, size)): defaults[size] for size in sorted(defaults)}
 
 
 def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:

@@ -63,7 +63,8 @@ def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: F
             evidence, winner = certified(part, beside, beside, plan), beside
         else:
             reason = (
-                f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared"
+                f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, "
+                "and by estimate at those between"
             )
         choice = Choice(0, reason, 1.0, 1.0, 1.0)
         timings = reported_timings(part, winner, beside, evidence, choice, summary, plan)

@@ -6,28 +6,32 @@ timed at the others; a dynamic program cuts the range, and each part's kernel is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from tirgemm.artifact.manifest import MAX_KERNELS
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError, VerificationFailed
 from tirgemm.events import KernelSelected, Phase
-from tirgemm.families import family_named, is_valid, refusal
+from tirgemm.families import Family, family_named, is_valid, refusal
 from tirgemm.families.choice import expected_time_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import covers, is_within_default
+from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, partition, servers
+from tirgemm.tuning.kernel_set.cut import cut
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, servers
 from tirgemm.tuning.kernel_set.set_events import SetEvents
-from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
+from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.offer import joint_origin
 from tirgemm.tuning.set_members import TOLERANCE, Member, SetPart, built_member, set_record
-from tirgemm.tuning.shipped_set import OFFERED, losses_at, recorded_parts, shipped_set
+from tirgemm.tuning.shipped_set import OFFERED, recorded_parts, shipped_set
+from tirgemm.tuning.size_races import losses_at, race_between
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
@@ -38,8 +42,12 @@ VISITORS = 8
 OFFERED_QUICK, VISITORS_QUICK = 1, 4
 # What is fast at a size that is no neighbour is timed where it is expected to take at most so many times the best.
 PROMISING = 1.3
+# The default of a size between those compared is timed at the next one where it is expected to be this much faster.
+WORTH = 1.02
 # The race at each size that compares them.
 COMPARISON = FinishPlan(finalists=7, samples=20, selection_s=0.5, confirms=False)
+# The races at sizes between those may take this share of the budget's seconds.
+BETWEEN = 0.25
 # Of the measurements behind the search, which are few; none of them is left out for want of time.
 BEHIND_SECONDS = 3600.0
 # In the order in which they say how a search of many sizes ended.
@@ -61,8 +69,8 @@ def tuned_record(tuning: Tuning) -> KernelRecord:
 class SetTuning(Tuning):
     """One tuning of one problem whose m is a range. The fallback is one kernel for all of it.
 
-    The budget's trials are those of each size, its seconds those of all the searches together. A search that is stopped
-    ends with one kernel for the whole range.
+    The budget's trials are those of each size, its seconds those of all the searches together; the races between the
+    sizes take a share of as many on top. A search that is stopped ends with one kernel for the whole range.
     """
 
     @cached_property
@@ -90,11 +98,18 @@ class SetTuning(Tuning):
         self._measure(tunings, {tuning.gemm: self._visitors(tuning, offered) for tuning in tunings})
         tunings = [tuning for tuning in tunings if _measured(tuning)]
         self.enter(Phase.CHOOSING, f"at {len(tunings)} sizes of m")
-        losses = [self._losses(tuning) for tuning in tunings if not self._stopped()]
+        races = [(tuning, self._race(tuning)) for tuning in tunings if not self._stopped()]
+        if self._stopped():
+            return super().improved(known)
+        measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
+        problems = self._cut_problems(measured)
+        losses = losses_everywhere(problems, contenders(measured.values()), measured, self.device, self.regime)
+        self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
+        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds)
         if self._stopped():
             return super().improved(known)
         configs = servers((config for best in offered.values() for config in best), losses)
-        members = self._members([tuning.gemm.m_max for tuning in tunings], losses, configs, summary)
+        members = self._members(problems, losses, configs, summary)
         if members is None:
             return super().improved(known)
         record = set_record(self, members, summary.trials)
@@ -200,26 +215,54 @@ class SetTuning(Tuning):
                 near = abs(sizes.index(size) - place) <= 1
                 if near or self._expect(tuning.gemm, config) <= PROMISING * self._expect(tuning.gemm, best):
                     visitors[config] = None
+        for gemm, config in self._defaults_below(tuning.gemm):
+            known = [*own, *visitors]
+            least = min((self._expect(gemm, each) for each in known), default=math.inf)
+            if config not in known and self._expect(gemm, config) * WORTH < least and self._serves(tuning.gemm, config):
+                visitors[config] = None
         return list(visitors)
+
+    def _serves(self, gemm: Gemm, config: Config) -> bool:
+        return self.is_ours(config) and is_valid(gemm, config, self.device)
+
+    def _defaults_below(self, gemm: Gemm) -> list[tuple[Gemm, Config]]:
+        """The problems at the sizes between the one that is compared below ``gemm`` and ``gemm``, with their defaults,
+        which nobody may have tried."""
+        below = max((size for size in compared_sizes(self.m) if size < gemm.m_max), default=0)
+        between = ((each, config) for each, (_, config) in self._size_defaults.items())
+        return [pair for pair in between if below < pair[0].m_max < gemm.m_max]
+
+    @cached_property
+    def _size_defaults(self) -> dict[Gemm, tuple[Family, Config]]:
+        return size_defaults(self.gemm, self.device, self.regime)
 
     def _expect(self, gemm: Gemm, config: Config) -> float:
         """Microseconds that the model expects."""
         family, model = family_named(config.family), ranking_model(self.device)
         return expected_time_us(family, config, gemm, self.device, self.regime, model)
 
-    def _losses(self, tuning: Tuning) -> dict[Config, Loss]:
-        """What everything that was measured at one size loses there: the fastest by a race between them, the others by
-        the search, as far as the race's times lie from its."""
-        measured = _measured(tuning)
+    def _race(self, tuning: Tuning) -> Selection:
+        """The race between the fastest at one size that is compared."""
         plan = COMPARISON if self.effort.searches else replace(COMPARISON, selection_s=QUICK.selection_s / 2)
         with self.workbench.waits_told(tuning.tell_wait):
-            raced = Selection(tuning, plan).samples
-        return losses_at(measured, raced, self.seed)
+            return Selection(tuning, plan)
+
+    def _cut_problems(self, compared: Iterable[Gemm]) -> list[Gemm]:
+        """The problems at the sizes at which the range is cut, by rising m: those that were ``compared``, and between
+        them what a family writes."""
+        never = set(cut_sizes(self.m)) - set(compared_sizes(self.m))
+        between = [self.gemm.with_(m=Range(self.m.low, size)) for size in never]
+        able = [gemm for gemm in between if any(refusal(each, gemm, self.device) is None for each in self.families)]
+        return sorted([*compared, *able], key=lambda gemm: gemm.m_max)
 
     # -- the kernels of the set -----------------------------------------------------------------
 
     def _members(
-        self, sizes: list[int], losses: list[dict[Config, Loss]], configs: list[Config], summary: SearchSummary
+        self,
+        problems: Sequence[Gemm],
+        losses: Sequence[Mapping[Config, Loss]],
+        configs: list[Config],
+        summary: SearchSummary,
     ) -> list[Member] | None:
         """The kernels that serve the range, certified; None where the user stopped it before. What fails is recorded so
         and the range cut without it. Raises VerificationFailed where nothing is left, Cancelled."""
@@ -227,12 +270,12 @@ class SetTuning(Tuning):
         made: dict[tuple[Gemm, Config], Member] = {}
         while True:
             try:
-                segments = partition(losses, configs, tolerance=TOLERANCE, most=MAX_KERNELS, refused=refused)
+                segments = cut(problems, losses, configs, self.device, tolerance=TOLERANCE, refused=refused)
             except InvalidRequest as error:
                 raise VerificationFailed(
                     f"none of the fastest kernels of {self.gemm} passed its certificate"
                 ) from error
-            ranges = self._borders(sizes, segments)
+            ranges = self._borders([gemm.m_max for gemm in problems], segments)
             parts = {segment: self._part(m.low, m.high) for segment, m in zip(segments, ranges, strict=True)}
             built = {part.gemm: [segment.config] for segment, part in parts.items() if part is not None}
             self._measure([part for part in parts.values() if part is not None], built)

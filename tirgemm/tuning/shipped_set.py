@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tirgemm.artifact.manifest import MAX_KERNELS
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError
 from tirgemm.events import KernelSelected
@@ -14,14 +13,16 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, borders, partition, servers
-from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
+from tirgemm.tuning.kernel_set.cut import cut
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.offer import Offer
-from tirgemm.tuning.selection import ratio_low
 from tirgemm.tuning.set_members import TOLERANCE, Member, SetPart, set_record
 from tirgemm.tuning.shipped_kernel import certified_shipped
+from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, TuningTask
 
@@ -33,19 +34,24 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
     """The parts, ascending, of a problem's range of m, cut by what was shipped of its sizes for this device class,
     driver and TVM, as the search that recorded it cut the range.
 
-    None where of a size that such a search tries nothing was shipped that counts, or nothing of the family whose
-    default is expected to be the fastest there. Configs in ``without`` are passed over, and others in parts in which
+    Between the sizes that were compared it is estimated what configs lose, as ``losses_everywhere`` does. None where
+    of a size that such a search tries nothing was shipped that counts, or nothing of the family whose default is
+    expected to be the fastest there. Configs in ``without`` are passed over, and others in parts in which
     they failed.
     """
     whole = tuning.gemm.m
     assert isinstance(whole, Range)
-    searched, sizes = searched_sizes(whole), list[int]()
-    losses: list[dict[Config, Loss]] = []
+    searched, compared = searched_sizes(whole), compared_sizes(whole)
+    problems: list[Gemm] = []
+    losses: dict[Gemm, dict[Config, Loss]] = {}
     configs: dict[Config, None] = {}
-    for size in compared_sizes(whole):
+    for size in cut_sizes(whole):
         gemm = tuning.gemm.with_(m=Range(whole.low, size))
         families = [family for family in tuning.families if refusal(family, gemm, tuning.device) is None]
         if not families:
+            continue
+        if size not in compared:
+            problems.append(gemm)
             continue
         offer = _offer(tuning, gemm)
         times = {} if offer is None else _times(tuning, gemm, offer)
@@ -56,12 +62,13 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
         _, default = ranked_defaults(families, gemm, tuning.device, tuning.regime)[0]
         if size in searched and default.family not in {candidate.config.family for candidate in offer.candidates}:
             return []
-        sizes.append(size)
-        losses.append(losses_at(times, _raced(offer.candidates, times), tuning.seed))
+        problems.append(gemm)
+        losses[gemm] = losses_at(times, _raced(offer.candidates, times), tuning.seed)
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
-    able = [config for config in servers(configs, losses) if config not in without]
-    return _parts(tuning, whole, sizes, losses, able)
+    everywhere = losses_everywhere(problems, contenders(losses.values()), losses, tuning.device, tuning.regime)
+    able = [config for config in servers(configs, everywhere) if config not in without]
+    return _parts(tuning, problems, everywhere, able)
 
 
 def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary) -> KernelRecord | None:
@@ -114,32 +121,13 @@ def _first_failed(
     return None
 
 
-def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
-    """What everything that was measured at one size loses there: what was ``raced`` by that race, the others by the
-    microseconds that the search measured, as far as the race's times lie from its."""
-    if not raced:
-        best = min(measured.values())
-        return {config: Loss(us / best, us / best) for config, us in measured.items()}
-    times = {config: samples.median_us for config, samples in raced.items()}
-    fastest = min(times, key=lambda config: times[config])
-    scales = sorted(times[config] / measured[config] for config in times)
-    losses = {}
-    for config, us in measured.items():
-        ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
-        losses[config] = Loss(ratio, ratio)
-    for config, samples in raced.items():
-        shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=seed)
-        losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
-    return losses
-
-
 def _parts(
-    tuning: TuningTask,
-    whole: Range,
-    sizes: Sequence[int],
-    losses: Sequence[Mapping[Config, Loss]],
-    configs: Collection[Config],
+    tuning: TuningTask, problems: Sequence[Gemm], losses: Sequence[Mapping[Config, Loss]], configs: Collection[Config]
 ) -> list[SetPart]:
+    """The parts that ``configs`` make of the range, cut by what they lose at ``problems``; none where none serves."""
+    whole, device = tuning.gemm.m, tuning.device
+    assert isinstance(whole, Range)
+
     def times_at(middle: int) -> dict[Config, float]:
         gemm = tuning.gemm.with_(m=Range(whole.low, middle))
         offer = _offer(tuning, gemm)
@@ -148,15 +136,15 @@ def _parts(
     refused: set[tuple[int, int, Config]] = set()
     while True:
         try:
-            segments = partition(losses, configs, tolerance=TOLERANCE, most=MAX_KERNELS, refused=refused)
+            segments = cut(problems, losses, configs, device, tolerance=TOLERANCE, refused=refused)
         except InvalidRequest:
             return []
-        ranges = borders(whole, sizes, segments, times_at)
+        ranges = borders(whole, [gemm.m_max for gemm in problems], segments, times_at)
         parts = [SetPart(tuning.gemm.with_(m=m), segment.config) for m, segment in zip(ranges, segments, strict=True)]
         wrong = [
             (segment.first, segment.last, segment.config)
             for part, segment in zip(parts, segments, strict=True)
-            if _failed(tuning, part) or not is_valid(part.gemm, part.config, tuning.device)
+            if _failed(tuning, part) or not is_valid(part.gemm, part.config, device)
         ]
         if not wrong:
             return parts

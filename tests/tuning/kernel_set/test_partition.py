@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tirgemm import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Range
-from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, Segment, partition
-from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, searched_sizes
+from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, Segment, borders, middles, partition
+from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 
 SMALL, MIDDLE, LARGE = (Config("made_up", (("tile", tile),)) for tile in (1, 8, 64))
 
@@ -48,6 +48,34 @@ def test_sizes_half_way_are_compared_too_where_tiles_are_many() -> None:
     assert more == {80, 112, 160, 224}
 
 
+def test_a_range_is_cut_at_more_sizes_than_are_compared_where_tiles_are_many() -> None:
+    assert cut_sizes(Range(1, 64)) == compared_sizes(Range(1, 64))
+    for m in (Range(1, 8192), Range(100, 5000), Range(1, 1 << 20)):
+        sizes = cut_sizes(m)
+        assert (sizes[0], sizes[-1]) == (m.low, m.high)
+        assert {*sizes} > {*compared_sizes(m)}
+        from_64 = [pair for pair in pairwise(sizes) if pair[0] >= 64]
+        assert all((high - low) * 4 <= low for low, high in from_64)
+        assert all((high - low) * 16 <= low for low, high in from_64 if low >= 256)
+    assert len(cut_sizes(Range(1, 8192))) == 120
+    assert len(cut_sizes(Range(1, 1 << 20))) == 120 + 7 * 32, "as many more for each octave"
+
+
+def test_half_way_between_two_sizes_is_looked_at_where_they_are_far_apart() -> None:
+    segments = [Segment(0, 0, SMALL, 1.0), Segment(1, 1, MIDDLE, 1.0), Segment(2, 3, LARGE, 1.0)]
+    assert middles((7, 8, 48, 64), segments) == {28: (MIDDLE, LARGE)}
+    assert middles((112, 128, 144, 192), segments) == {120: (SMALL, MIDDLE)}
+    asked: list[int] = []
+
+    def times(middle: int) -> dict[Config, float]:
+        asked.append(middle)
+        return {SMALL: 1.0, MIDDLE: 1.0}
+
+    ranges = borders(Range(100, 192), (112, 128, 144, 192), segments, times)
+    assert ranges == [Range(100, 120), Range(121, 128), Range(129, 192)]
+    assert asked == [120]
+
+
 def test_the_ends_and_powers_of_two_are_searched_first() -> None:
     assert coarse_first(searched_sizes(Range(1, 33))) == [1, 33, 2, 4, 8, 16, 32, 3, 6, 12, 24]
 
@@ -73,6 +101,10 @@ def test_a_size_where_it_was_not_timed_counts_as_a_loss_and_the_last_must_be_tim
         partition([], (SMALL,), tolerance=0.03, most=8)
     with pytest.raises(InvalidRequest, match="none of 3 configs serves the last of 2 sizes"):
         cut([{SMALL: Loss(1.0, 1.0)}, {Config("other", ()): Loss(1.0, 1.0)}])
+    with pytest.raises(InvalidRequest, match="none of 0 configs serves the last of 1 sizes"):
+        partition(losses({SMALL: 1.0}), (), tolerance=0.03, most=8)
+    with pytest.raises(InvalidRequest, match="none of 3 configs serves the last of 1 sizes"):
+        cut(losses({SMALL: 1.0}), refused={(0, 0, SMALL)})
 
 
 def test_where_so_few_kernels_cannot_hold_the_tolerance_the_squares_beyond_it_are_least() -> None:

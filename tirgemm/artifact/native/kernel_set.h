@@ -13,7 +13,7 @@
 
 namespace tirgemm {
 
-// More than tuning ever chooses; the manifest's own limit is smaller (tirgemm/artifact/manifest.py).
+// More than tuning ever chooses; as many as the manifest may have (tirgemm/artifact/manifest.py).
 constexpr int kMaxMembers = 64;
 
 class KernelSet {

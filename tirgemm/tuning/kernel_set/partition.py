@@ -7,9 +7,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Range
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +28,9 @@ class Loss:
 
 # What a config is taken to lose at a size at which nobody timed it: more than any that is chosen for its speed.
 UNKNOWN = Loss(2.0, 2.0)
-
-
-# Sums of squares that differ by less are the same.
+# Of two sizes that are apart by more than this part of the smaller one the middle is looked at, too.
+FAR = 8
+# Sums that differ by less are the same.
 _SAME = 1e-9
 
 
@@ -39,24 +44,10 @@ class Segment:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Segments that serve the sizes so far. Plans compare by what they lose beyond the tolerance, squared and summed
-    over the sizes, so that one bad size excuses no other; then by the losses' product."""
-
-    excess: float
-    total: float
-    segments: tuple[Segment, ...]
-
-    @property
-    def order(self) -> tuple[float, float]:
-        return self.excess, self.total
-
-
 def servers(offered: Iterable[Config], losses: Iterable[Mapping[Config, Loss]]) -> list[Config]:
     """What may serve a part of a range: what is ``offered``, and the fastest at each of the sizes whose ``losses`` are
     given, which where little was tried is a default that is better than all that is offered from elsewhere."""
-    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses]
+    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses if at_size]
     return list(dict.fromkeys([*offered, *fastest]))
 
 
@@ -78,39 +69,85 @@ def partition(
     """
     if not losses:
         raise InvalidRequest("nothing was timed at any size")
-    plans: list[dict[int, _Plan]] = [{0: _Plan(0.0, 0.0, ())}]
-    for last in range(len(losses)):
-        ended: dict[int, _Plan] = {}
-        for config in configs:
-            if config not in losses[last]:
-                continue
-            excess, ratio, total = 0.0, 1.0, 0.0
-            for first in range(last, -1, -1):
-                loss = losses[first].get(config, UNKNOWN)
-                excess += max(0.0, loss.shown - 1.0 - tolerance) ** 2
-                ratio, total = max(ratio, loss.ratio), total + math.log(loss.ratio)
-                if (first, last, config) in refused:
-                    continue
-                segment = Segment(first, last, config, ratio)
-                for count, before in plans[first].items():
-                    plan = _Plan(before.excess + excess, before.total + total, (*before.segments, segment))
-                    known = ended.get(count + 1)
-                    if count < most and (known is None or plan.order < known.order):
-                        ended[count + 1] = plan
-        plans.append(ended)
-    offered = plans[-1]
-    if not offered:
+    configs = list(configs)
+    if not any(config in losses[-1] for config in configs):
         raise InvalidRequest(f"none of {len(configs)} configs serves the last of {len(losses)} sizes")
-    least = min(plan.excess for plan in offered.values())
-    return list(offered[min(count for count, plan in offered.items() if plan.excess <= least + _SAME)].segments)
+    costs = _Costs(losses, configs, tolerance, refused)
+    sizes, most = len(losses), min(most, len(losses))
+    # By the end of the sizes served and the count of segments that serve them: what they lose beyond the tolerance,
+    # squared and summed over the sizes, so that one bad size excuses no other; then the logarithm of the losses'
+    # product; and where the last segment begins.
+    excess, total = np.full((2, sizes + 1, most + 1), math.inf)
+    begins = np.zeros((sizes + 1, most + 1), np.intp)
+    excess[0, 0] = total[0, 0] = 0.0
+    chosen = np.zeros((sizes, sizes), np.intp)
+    counts = np.arange(most)
+    for last in range(sizes):
+        (own_excess, own_total), chosen[: last + 1, last] = costs.best(last)
+        sums = excess[: last + 1, :-1] + own_excess[:, None], total[: last + 1, :-1] + own_total[:, None]
+        begins[last + 1, 1:] = _least(*sums, axis=0)
+        excess[last + 1, 1:], total[last + 1, 1:] = (each[begins[last + 1, 1:], counts] for each in sums)
+    if not np.isfinite(excess[-1]).any():
+        raise InvalidRequest(f"none of {len(configs)} configs serves the last of {sizes} sizes")
+    count = int(np.flatnonzero(excess[-1] <= excess[-1].min() + _SAME)[0])
+    segments: list[Segment] = []
+    end = sizes
+    for served in range(count, 0, -1):
+        first = int(begins[end, served])
+        place = int(chosen[first, end - 1])
+        segments.append(Segment(first, end - 1, configs[place], max(1.0, *costs.ratios[first:end, place].tolist())))
+        end = first
+    return segments[::-1]
+
+
+class _Costs:
+    """What segments lose, by their config. ``ratios``: of each size and config."""
+
+    def __init__(
+        self,
+        losses: Sequence[Mapping[Config, Loss]],
+        configs: Sequence[Config],
+        tolerance: float,
+        refused: Collection[tuple[int, int, Config]],
+    ) -> None:
+        pairs = [[at_size.get(config, UNKNOWN) for config in configs] for at_size in losses]
+        self.ratios = np.array([[loss.ratio for loss in row] for row in pairs])
+        shown = np.array([[loss.shown for loss in row] for row in pairs])
+        self._timed = np.array([[config in at_size for config in configs] for at_size in losses])
+        self._excess = np.maximum(0.0, shown - 1.0 - tolerance) ** 2
+        self._total = np.log(self.ratios)
+        self._refused: dict[int, list[tuple[int, int]]] = {}
+        places = {config: place for place, config in enumerate(configs)}
+        for first, last, config in refused:
+            if config in places:
+                self._refused.setdefault(last, []).append((first, places[config]))
+
+    def best(self, last: int) -> tuple[Floats, npt.NDArray[np.intp]]:
+        """Of the segments that end with size ``last``, by the size that they begin with: excess and total of the best
+        config, and its place; infinite where none may serve."""
+        excess, total = (np.cumsum(each[last::-1], axis=0)[::-1] for each in (self._excess, self._total))
+        excess[:, ~self._timed[last]] = math.inf
+        for first, place in self._refused.get(last, ()):
+            excess[first, place] = math.inf
+        best = _least(excess, total, axis=1)
+        rows = np.arange(last + 1)
+        return np.array([excess[rows, best], total[rows, best]]), best
+
+
+def _least(excess: Floats, total: Floats, axis: int) -> npt.NDArray[np.intp]:
+    """Places of the least excess along ``axis``, among equals of the least total."""
+    among = excess <= excess.min(axis=axis, keepdims=True) + _SAME
+    places: npt.NDArray[np.intp] = np.argmin(np.where(among, total, math.inf), axis=axis)
+    return places
 
 
 def middles(sizes: Sequence[int], segments: Sequence[Segment]) -> dict[int, tuple[Config, Config]]:
-    """The sizes half way between two segments, with the configs below and above."""
+    """The sizes half way between two segments, with the configs below and above, where they are far apart."""
     return {
-        middle: (below.config, above.config)
+        (low + high) // 2: (below.config, above.config)
         for below, above in itertools.pairwise(segments)
-        if (middle := (sizes[below.last] + sizes[below.last + 1]) // 2) > sizes[below.last]
+        for low, high in [sizes[below.last : below.last + 2]]
+        if high - low > max(1, low // FAR)
     }
 
 
@@ -121,7 +158,8 @@ def borders(
     times_at: Callable[[int], Mapping[Config, float]],
 ) -> list[Range]:
     """The range of m of each segment. Between two sizes the border is at the smaller one, or half way where the kernel
-    below is no slower there than the one above, by the times at that size."""
+    below is no slower there than the one above, by the times at that size, which is asked for where they are far
+    apart."""
     ranges, low = [], m.low
     half_way = middles(sizes, segments)
     for below, above in itertools.pairwise(segments):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tirgemm.gemm import Range
 
+# Rows between two sizes at which a range is cut, up to 8192: the fewest, and the most.
+_FINEST, _COARSEST = 16, 128
+
 
 def searched_sizes(m: Range) -> tuple[int, ...]:
     """Both ends of a range and, between them, the powers of two and one and a half times those, ascending."""
@@ -18,6 +21,19 @@ def compared_sizes(m: Range) -> tuple[int, ...]:
     powers = [1 << exponent for exponent in range(6, m.high.bit_length())]
     between = {power * quarters // 4 for power in powers for quarters in (5, 7)}
     return tuple(sorted({*searched_sizes(m), *(size for size in between if m.low < size < m.high)}))
+
+
+def cut_sizes(m: Range) -> tuple[int, ...]:
+    """The compared sizes and, from 64 on, more between them, an eighth to a thirty-second of their size apart, at
+    which a range is cut: ascending.
+
+    Tiles are mostly so many rows or a multiple of them, so that just here a wave of tiles is full.
+    """
+    between: set[int] = set()
+    for power in (1 << exponent for exponent in range(6, m.high.bit_length())):
+        step = max(min(max(power // 16, _FINEST), _COARSEST), power // 32)
+        between.update(range(power, 2 * power, step))
+    return tuple(sorted({*compared_sizes(m), *(size for size in between if m.low < size < m.high)}))
 
 
 def coarse_first(sizes: tuple[int, ...]) -> list[int]:

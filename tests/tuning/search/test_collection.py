@@ -10,7 +10,7 @@ from tirgemm.families import supporting
 from tirgemm.families.base import WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND
 from tirgemm.gemm import REGIMES, Regime
-from tirgemm.tuning.collection import configs_to_collect
+from tirgemm.tuning.search.collection import configs_to_collect
 
 H200 = device("sm_90a")
 

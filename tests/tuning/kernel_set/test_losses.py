@@ -1,0 +1,109 @@
+"""What configs lose at sizes at which they were not measured, and cuts by that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tirgemm import Config, Gemm
+from tirgemm.families import family_named, is_valid
+from tirgemm.families.choice import expected_time_us, expected_times_us
+from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.gemm import Range
+from tirgemm.hardware import named_device
+from tirgemm.tuning.kernel_set import cut as cut_module
+from tirgemm.tuning.kernel_set import losses as losses_module
+from tirgemm.tuning.kernel_set.cut import cut
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.partition import Loss
+
+HOPPER = named_device("sm_90a")
+WHOLE = Gemm.parse("1..4096x4096x4096:f16:nt")
+PROBLEMS = [WHOLE.with_(m=Range(1, size)) for size in (512, 640, 768, 896, 1024)]
+ONE, TWO, THREE = (family_named(name).default(PROBLEMS[0], HOPPER, "sustained") for name in ("wgmma", "mma", "simt"))
+
+
+def everywhere(
+    measured: Mapping[int, Mapping[Config, float]], configs: tuple[Config, ...]
+) -> list[dict[Config, float]]:
+    given = {PROBLEMS[i]: {c: Loss(ratio, ratio) for c, ratio in row.items()} for i, row in measured.items()}
+    losses = losses_everywhere(PROBLEMS, configs, given, HOPPER, "sustained")
+    return [{config: loss.ratio for config, loss in row.items()} for row in losses]
+
+
+@pytest.fixture
+def expected(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Times that are expected of ONE, TWO and THREE, a row for each problem."""
+    times = np.array([[10.0, 20.0, 40.0], [11, 20, 40], [12, 20, 40], [13, 20, 40], [14, 20, 40]])
+
+    def answer(problems: object, configs: Mapping[Config, object], *_: object) -> Any:
+        del problems
+        return times[:, [[ONE, TWO, THREE].index(config) for config in configs]]
+
+    monkeypatch.setattr(losses_module, "expected_times_us", answer)
+    return times
+
+
+def test_where_nothing_was_measured_the_losses_are_those_that_are_expected(expected: Any) -> None:
+    for row, times in zip(everywhere({}, (ONE, TWO)), expected, strict=True):
+        assert row == {ONE: 1.0, TWO: pytest.approx(times[1] / times[0])}
+
+
+def test_what_was_measured_stands_and_corrects_what_is_expected_between(expected: Any) -> None:
+    """TWO takes half of what is expected beside ONE at the first size, and a quarter at the last."""
+    measured = {0: {ONE: 1.0, TWO: 1.0}, 4: {ONE: 14 / 5, TWO: 1.0}}
+    rows = everywhere(measured, (ONE, TWO))
+    assert (rows[0], rows[4]) == (measured[0], measured[4])
+    for place in (1, 2, 3):
+        shorter = 2 ** (1 + place / 4)  # the logarithm is interpolated
+        one, two = expected[place, 0], expected[place, 1] / shorter
+        assert rows[place] == pytest.approx({ONE: max(1.0, one / two), TWO: max(1.0, two / one)})
+
+
+@pytest.mark.usefixtures("expected")
+def test_a_config_that_was_measured_at_one_of_two_sizes_is_corrected_by_that_and_at_none_is_unknown() -> None:
+    rows = everywhere({0: {ONE: 1.0, TWO: 2.0}, 2: {ONE: 1.0, TWO: 20 / 12, THREE: 40 / 12}}, (ONE, TWO, THREE))
+    assert set(rows[0]) == {ONE, TWO}
+    assert set(rows[1]) == {ONE, TWO, THREE}
+    assert rows[1][TWO] == pytest.approx(20 / 11)
+    assert rows[4] == pytest.approx({ONE: 1.0, TWO: 20 / 14, THREE: 40 / 14}), "beyond the last by that alone"
+    rows = everywhere({0: {ONE: 1.0}, 2: {ONE: 1.0}, 4: {ONE: 1.0, TWO: 2.0}}, (ONE, TWO))
+    assert set(rows[1]) == {ONE}
+    assert everywhere({0: {ONE: 1.0}}, ()) == [{ONE: 1.0}, {}, {}, {}, {}]
+
+
+def test_of_each_size_the_fastest_are_looked_at_between_sizes() -> None:
+    made = [Config("made_up", (("tile", tile),)) for tile in range(40)]
+    sizes = [{config: Loss(float(1 + place), 1.0) for place, config in enumerate(made[i:])} for i in (0, 10)]
+    assert contenders(sizes) == made[:26]
+
+
+def test_times_of_many_configs_and_problems_are_those_of_each_alone() -> None:
+    configs = {config: family_named(config.family) for config in (ONE, TWO, THREE)}
+    times = expected_times_us(PROBLEMS, configs, HOPPER, "sustained")
+    model = ranking_model(HOPPER)
+    for gemm, row in zip(PROBLEMS, times.tolist(), strict=True):
+        assert row == [expected_time_us(f, config, gemm, HOPPER, "sustained", model) for config, f in configs.items()]
+
+
+def test_a_config_serves_no_part_up_to_a_size_for_which_it_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [{ONE: Loss(1.0, 1.0), TWO: Loss(1.2, 1.2)} for _ in PROBLEMS]
+    monkeypatch.setattr(cut_module, "is_valid", lambda gemm, config, _: config == TWO or gemm.m_max < 800)
+    segments = cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
+    assert [(s.first, s.last, s.config) for s in segments] == [(0, 2, ONE), (3, 4, TWO)]
+    monkeypatch.setattr(cut_module, "is_valid", is_valid)
+    (whole,) = cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
+    assert whole.config == ONE
+    again = cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03, refused={(0, 4, ONE)})
+    assert [(s.first, s.last, s.config) for s in again] != [(0, 4, ONE)]
+
+
+def test_a_set_has_at_most_so_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, worse = Loss(1.0, 1.0), Loss(2.0, 2.0)
+    losses = [{ONE: best, TWO: worse}, {ONE: worse, TWO: best}] * 2 + [{ONE: best, TWO: worse}]
+    assert len(cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 5
+    monkeypatch.setattr(cut_module, "MOST_KERNELS", 3)
+    assert len(cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 3

@@ -1,0 +1,40 @@
+"""Cut of a range of m into the segments of a kernel set, each with a config that is valid for the largest m there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.families import is_valid
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
+
+# Kernels of a set at most: a certificate takes about a second for each. What is read may have more
+# (``tirgemm.artifact.manifest.MAX_KERNELS``).
+MOST_KERNELS = 40
+
+
+def cut(
+    problems: Sequence[Gemm],
+    losses: Sequence[Mapping[Config, Loss]],
+    configs: Collection[Config],
+    device: Device,
+    *,
+    tolerance: float,
+    refused: Collection[tuple[int, int, Config]] = (),
+) -> list[Segment]:
+    """``partition`` of the sizes of ``problems``, by rising m, into at most ``MOST_KERNELS`` segments.
+
+    A kernel must be valid for the largest m that it serves; smaller ones it takes whatever its tiles are. Raises
+    InvalidRequest as ``partition``.
+    """
+    invalid: set[tuple[int, int, Config]] = set()
+    while True:
+        segments = partition(losses, configs, tolerance=tolerance, most=MOST_KERNELS, refused={*refused, *invalid})
+        wrong = {s.config for s in segments if not is_valid(problems[s.last], s.config, device)}
+        if not wrong:
+            return segments
+        for last, gemm in enumerate(problems):
+            of_last = [config for config in wrong if not is_valid(gemm, config, device)]
+            invalid |= {(first, last, config) for config in of_last for first in range(last + 1)}

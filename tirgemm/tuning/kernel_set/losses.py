@@ -1,0 +1,76 @@
+"""What configs lose at sizes of m: by measurement where there is one, else by what the model expects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tirgemm.config import Config
+from tirgemm.device import Device
+from tirgemm.families import family_named
+from tirgemm.families.choice import expected_times_us
+from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.kernel_set.partition import Loss
+
+Floats = npt.NDArray[np.float64]
+# Of each size so many of the fastest are looked at between sizes.
+_CONTENDERS = 16
+
+
+def contenders(measured: Iterable[Mapping[Config, Loss]]) -> list[Config]:
+    """What is among the fastest at one of the sizes that were measured, and may be the fastest between two of them."""
+    fastest = (sorted(at_size, key=lambda config: at_size[config].ratio)[:_CONTENDERS] for at_size in measured)
+    return list(dict.fromkeys(config for configs in fastest for config in configs))
+
+
+def losses_everywhere(
+    problems: Sequence[Gemm],
+    configs: Sequence[Config],
+    measured: Mapping[Gemm, Mapping[Config, Loss]],
+    device: Device,
+    regime: Regime,
+) -> list[dict[Config, Loss]]:
+    """What ``configs`` lose at each of ``problems``, which are by rising m: at those ``measured`` what they lost there;
+    at others, by times that are estimated.
+
+    Where nothing was measured the estimate is what the model expects. Else a config is estimated where it was measured
+    at the next size below or above, to take what the model expects by as much longer than it did there, beside the
+    others: between two such sizes by the interpolated logarithm.
+    """
+    if not configs:
+        return [dict(measured.get(gemm, {})) for gemm in problems]
+    expected = expected_times_us(problems, {c: family_named(c.family) for c in configs}, device, regime)
+    gains = np.array(
+        [
+            [measured[gemm][config].ratio if config in measured.get(gemm, ()) else np.nan for config in configs]
+            for gemm in problems
+        ]
+    )
+    times = expected * np.exp(_corrections(np.log(gains) - np.log(expected))) if measured else expected
+    losses = []
+    for gemm, row in zip(problems, times, strict=True):
+        if gemm in measured:
+            losses.append(dict(measured[gemm]))
+            continue
+        known = {config: us for config, us in zip(configs, row.tolist(), strict=True) if not math.isnan(us)}
+        best = min(known.values(), default=0.0)
+        losses.append({config: Loss(us / best, us / best) for config, us in known.items()})
+    return losses
+
+
+def _corrections(errors: Floats) -> Floats:
+    """The logarithms of ``errors``, a row for each size, NaN where nothing is known, beside the median of their row; in
+    rows of which nothing is known those of the next rows of which something is."""
+    rows = np.flatnonzero(~np.isnan(errors).all(axis=1))
+    beside = errors[rows] - np.nanmedian(errors[rows], axis=1, keepdims=True)
+    places = np.arange(len(errors))
+    after = np.clip(np.searchsorted(rows, places), 0, len(rows) - 1)
+    before = np.clip(np.searchsorted(rows, places, side="right") - 1, 0, len(rows) - 1)
+    apart = rows[after] - rows[before]
+    share = np.where(apart > 0, (places - rows[before]) / np.maximum(apart, 1), 0.0)[:, None]
+    low, high = beside[before], beside[after]
+    both = (1 - share) * low + share * high
+    return np.where(np.isnan(low), high, np.where(np.isnan(high), low, both))

@@ -1,0 +1,118 @@
+"""Races at sizes of a range of m: what they show that configs lose, and those between the sizes that are compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tirgemm.config import Config
+from tirgemm.errors import VerificationFailed
+from tirgemm.families import is_valid
+from tirgemm.gemm import Gemm
+from tirgemm.tuning.finish import Finalist, Selection, built_finalists
+from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.selection import ratio_low
+from tirgemm.tuning.tuning_task import TuningTask
+
+# At most so many are raced at a size, which are estimated to take at most so many times the best.
+RACED, NEAR = 4, 1.15
+SAMPLES, SECONDS = 20, 0.25
+
+
+def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
+    """What everything that was measured at one size loses there: what was ``raced`` by that race, the others by the
+    microseconds that the search measured, as far as the race's times lie from its."""
+    if not raced:
+        best = min(measured.values())
+        return {config: Loss(us / best, us / best) for config, us in measured.items()}
+    times = {config: samples.median_us for config, samples in raced.items()}
+    fastest = min(times, key=lambda config: times[config])
+    scales = sorted(times[config] / measured[config] for config in times)
+    losses = {}
+    for config, us in measured.items():
+        ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
+        losses[config] = Loss(ratio, ratio)
+    for config, samples in raced.items():
+        shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=seed)
+        losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
+    return losses
+
+
+def race_between(
+    whole: TuningTask,
+    problems: Sequence[Gemm],
+    losses: list[dict[Config, Loss]],
+    compared: Sequence[tuple[TuningTask, Selection]],
+    seconds: float,
+) -> None:
+    """Race what is estimated to be the fastest at those of ``problems`` that were not ``compared``, for about so many
+    ``seconds``, and put what it loses in the place of the estimates in ``losses``.
+
+    A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
+    built, and the others are built side by side. Where the fastest is not that of the next size the race comes first.
+    """
+    above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
+    races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
+    for place, gemm in enumerate(problems):
+        size = next((size for size in above if size.tuning.gemm.m_max >= gemm.m_max), None)
+        if size is not None and size.tuning.gemm != gemm and len(configs := size.nearest(losses[place])) > 1:
+            races[place] = size, configs
+    order = sorted(races, key=lambda place: _changes(place, losses), reverse=True)
+    deadline = time.monotonic() + seconds
+    try:
+        for size, configs in map(races.__getitem__, order):
+            size.begin(configs)
+        for place in order:
+            whole.raise_if_cancelled()
+            if whole.end.stopping or time.monotonic() > deadline:
+                break
+            size, configs = races[place]
+            losses[place] = size.raced(problems[place], configs, losses[place])
+    finally:
+        for size in above:
+            whole.workbench.forget_ahead(size.tuning.gemm)
+
+
+def _changes(place: int, losses: Sequence[Mapping[Config, Loss]]) -> bool:
+    """Whether what is the fastest at one size is not at the next above."""
+    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses[place : place + 2]]
+    return len(set(fastest)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _SizeAbove:
+    """A size that was compared, and by config the kernels that are ``built`` for the range up to it."""
+
+    tuning: TuningTask
+    built: dict[Config, Finalist]
+
+    def nearest(self, losses: Mapping[Config, Loss]) -> list[Config]:
+        """What is estimated to be the fastest at a smaller size, of what may be built for this one."""
+        near = sorted((c for c in losses if losses[c].ratio <= NEAR), key=lambda config: losses[config].ratio)
+        return [config for config in near if is_valid(self.tuning.gemm, config, self.tuning.device)][:RACED]
+
+    def begin(self, configs: Sequence[Config]) -> None:
+        """Begin to build what is not."""
+        for config in configs:
+            if config not in self.built and self.tuning.evaluator.build_of(config) is None:
+                self.tuning.workbench.build_ahead(self.tuning.gemm, config)
+
+    def raced(self, gemm: Gemm, configs: Sequence[Config], losses: Mapping[Config, Loss]) -> dict[Config, Loss]:
+        """What is lost at a smaller size: by ``configs`` as a race between them shows, by others as it is estimated
+        beside them. What does not build or run is left out."""
+        tuning, missing = self.tuning, [config for config in configs if config not in self.built]
+        with tuning.workbench.waits_told(tuning.tell_wait):
+            with suppress(VerificationFailed):  # none of them builds, which is recorded
+                self.built.update({f.config: f for f in (built_finalists(tuning, missing) if missing else ())})
+            entries = [self.built[config] for config in configs if config in self.built]
+            if len(entries) < 2:
+                return {c: loss for c, loss in losses.items() if c in self.built or c not in configs} or dict(losses)
+            options = RaceOptions(tuning.regime, SAMPLES, SECONDS, seed=tuning.seed, m=gemm.m_max)
+            result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
+        samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
+        ratios = {c: loss.ratio for c, loss in losses.items() if c in samples or c not in configs}
+        return losses_at(ratios, samples, tuning.seed) if ratios else dict(losses)
