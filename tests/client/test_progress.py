@@ -384,4 +384,3 @@ def test_progress_is_a_value() -> None:
         "measuring 12 of 32, best 6.00 us (1.12 x the default), at most 84 s left"
     )
     assert str(Progress()) == "starting"
-    assert Progress(Phase.DONE).ended
