@@ -110,7 +110,7 @@ def run_queue(served: Sequence[Device], options: argparse.Namespace) -> QueueRun
             _await_report(queue)
             before = _measuring(queue)
             begun = time.perf_counter()
-            _await_end(queue, [_submit(queue, gemm, served[0], options) for gemm in problems(options)])
+            await_end(queue, [submit(queue, gemm, served[0], _budget(options)) for gemm in problems(options)])
             seconds = time.perf_counter() - begun
             _await_report(queue)
             after = _measuring(queue)
@@ -144,17 +144,22 @@ def _warm(queue: JobQueue, served: Sequence[Device], options: argparse.Namespace
             raise ServiceError(f"the worker did not measure on every device within {START_SECONDS:.0f} s")
         gemms = [Gemm(m + 8 * (options.jobs + number + i), n, k) for i in range(len(served))]
         number += len(served)
-        _await_end(queue, [_submit(queue, gemm, served[0], options) for gemm in gemms])
+        await_end(queue, [submit(queue, gemm, served[0], _budget(options)) for gemm in gemms])
         _await_report(queue)
 
 
-def _submit(queue: JobQueue, gemm: Gemm, device: Device, options: argparse.Namespace) -> str:
-    budget = Budget.of(options.effort, options.trials)
+def _budget(options: argparse.Namespace) -> Budget:
+    return Budget.of(options.effort, options.trials)
+
+
+def submit(queue: JobQueue, gemm: Gemm, device: Device, budget: Budget) -> str:
+    """The id of a new job."""
     request = JobRequest(gemm, device, trials=budget.trials, seconds=budget.seconds, effort=budget.effort)
     return queue.submit(request)[0].id
 
 
-def _await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
+def await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
+    """Wait until the jobs have ended. Raises ServiceError where one is not done."""
     while any(progress.status in LIVE for progress in queue.progress(job_ids).values()):
         time.sleep(POLL_SECONDS)
     for job_id in job_ids:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import httpx
 
@@ -32,9 +30,8 @@ from verification.command import run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, problems = Figures(options), gemms(options.kernels)
-    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
-        folder = Path(name)
+    problems = gemms(options.kernels)
+    with Figures.run(options) as (figures, folder):
         store_kernels(folder, problems)
         compiled, job = store_compiled(folder), store_job(folder)
         with server(folder) as service:
@@ -47,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asking = [service.request("GET", page).replace(b"\r\n", b"\r\nAccept: text/html\r\n", 1)]
                 about = {"kernels": len(problems), "page_bytes": len(answer.content)}
                 figures.add(f"page {shown}", asked(service.port, asking, options), **about)
-    figures.save()
     return 0
 
 

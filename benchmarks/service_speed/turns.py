@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,6 +87,15 @@ def asked(
 
 class Figures:
     """The rows of one run, told as they come, and written into the results file beside those of other figures."""
+
+    @classmethod
+    @contextmanager
+    def run(cls, options: argparse.Namespace) -> Iterator[tuple[Figures, Path]]:
+        """The figures and a data folder for one run, after which they are written, where a file was named."""
+        figures = cls(options)
+        with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as folder:
+            yield figures, Path(folder)
+        figures.save()
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

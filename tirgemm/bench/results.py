@@ -285,9 +285,12 @@ class ResultsFile:
             self.document["streams"] = list(old["streams"])
 
 
-def figures_document(suite: str, environment: Mapping[str, Any], rows: Sequence[Row]) -> Document:
-    """The document of figures that are of no shape: their rows as they are, with no summary."""
-    return {"format": 1, "suite": suite, "regime": suite, "environment": dict(environment), "rows": list(rows)}
+def figures_document(
+    suite: str, environment: Mapping[str, Any], rows: Sequence[Row], regime: str | None = None, **more: Any
+) -> Document:
+    """The document of figures that are of no shape: their rows as they are behind ``more``, with no summary."""
+    head = {"format": 1, "suite": suite, "regime": regime or suite, "environment": dict(environment)}
+    return head | more | {"rows": list(rows)}
 
 
 def load(path: Path) -> Document:
