@@ -105,7 +105,7 @@ def main() -> int:
         shared = {"gemm": str(problem), "calls_a_block": calls} | measured_at(about, binary.source_sha256)
         samples = alternate(blocks, FixedRounds(BLOCKS + 1))
         rows += [row(way, ways[way], us[1:]) | shared for way, us in samples.items()]
-    more = {"gemm": str(gemm), "calls_a_block": BLOCK, "config": kernel.config.to_json()}
+    more: dict[str, Any] = {"gemm": str(gemm), "calls_a_block": BLOCK, "config": kernel.config.to_json()}
     options.out.write_text(dump(figures_document("calls", about, rows, **more)))
     for entry in rows:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")
