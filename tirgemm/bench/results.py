@@ -17,7 +17,6 @@ import statistics
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -30,6 +29,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
+from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.records import SampleSet
 
 Row: TypeAlias = "dict[str, Any]"
@@ -178,11 +178,6 @@ def environment(device: Device, repository: Path | None, commit: str | None = No
         "commit": commit or _commit(repository),
         "date": now(),
     }
-
-
-def now() -> str:
-    """The time in UTC, as results files have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def measured_at(environment: Mapping[str, Any], source_sha256: str | None, at: str | None = None) -> Row:
