@@ -376,7 +376,7 @@ def test_progress_shows_by_itself_in_a_notebook_and_elsewhere_on_request(
     said = capsys.readouterr()
     assert (bool(said.out), bool(said.err)) == (out, err)
     assert all(line.isprintable() for line in (said.out + said.err).splitlines())
-    assert isinstance(view, LineView if out or err else ProgressView)
+    assert type(view) is (LineView if out or err else ProgressView)
 
 
 def test_progress_is_a_value() -> None:
