@@ -25,7 +25,7 @@ from benchmarks.counted import ncu
 from benchmarks.counted.metrics import base_names, chosen, compared, value
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
 from tirgemm.analysis.banks.wavefronts import MODELS, BankModel, analyze
-from tirgemm.bench.results import Document, dump, environment, measured_at
+from tirgemm.bench.results import Document, dump, environment, figures_document, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import MeasurementFailed
 from tirgemm.hardware import ARCHITECTURES
@@ -210,16 +210,7 @@ def documented(
     ]
     origin = measured_at(about, hashlib.sha256(SOURCE.read_bytes()).hexdigest(), about.get("date"))
     cases = [{"name": probe.name, "access": str(probe.access), "status": "counted"} | origin for probe in wanted]
-    document: Document = {
-        "format": 1,
-        "suite": "counters",
-        "regime": "banks",
-        "environment": about,
-        "metrics": metrics,
-        "cases": cases,
-        "rows": rows["the model"],
-    }
-    return document, lines
+    return figures_document("counters", about, rows["the model"], "banks", metrics=metrics, cases=cases), lines
 
 
 def main() -> int:

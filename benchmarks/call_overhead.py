@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tirgemm.torch as tirgemm_torch
 from tirgemm.artifact import Kernel, Signer, Trust, load
-from tirgemm.bench.results import dump, environment, measured_at
+from tirgemm.bench.results import dump, environment, figures_document, measured_at
 from tirgemm.detect import device as detect_device
 from tirgemm.families import family_named
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Range
@@ -105,17 +105,8 @@ def main() -> int:
         shared = {"gemm": str(problem), "calls_a_block": calls} | measured_at(about, binary.source_sha256)
         samples = alternate(blocks, FixedRounds(BLOCKS + 1))
         rows += [row(way, ways[way], us[1:]) | shared for way, us in samples.items()]
-    document = {
-        "format": 1,
-        "suite": "calls",
-        "regime": "calls",
-        "environment": about,
-        "gemm": str(gemm),
-        "calls_a_block": BLOCK,
-        "config": kernel.config.to_json(),
-        "rows": rows,
-    }
-    options.out.write_text(dump(document))
+    more: dict[str, Any] = {"gemm": str(gemm), "calls_a_block": BLOCK, "config": kernel.config.to_json()}
+    options.out.write_text(dump(figures_document("calls", about, rows, **more)))
     for entry in rows:
         print(f"{entry['way']:14} {entry['median_us']:.2f} us")
     return 0

@@ -42,11 +42,6 @@ class RecordedSpace:
     rows: dict[int, RecordedPoint] = field(default_factory=dict)
 
     @property
-    def complete(self) -> bool:
-        """Whether every point has a row."""
-        return len(self.rows) == self.space.size
-
-    @property
     def times(self) -> list[float]:
         """The time of every measured point."""
         return [row.us for row in self.rows.values() if row.us is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +36,6 @@ from tirgemm._terminal.progress_view import both, python_view
 from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
 from tirgemm.artifact.closing import Closing
-from tirgemm.artifact.revocations import MAX_BYTES
-from tirgemm.artifact.sign import is_public_key
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, NotCached, ServiceError, ServiceUnreachable
 from tirgemm.events import EventHandler, FallbackStored, Phase
@@ -96,7 +93,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         self._session = ServiceConnection(
             url, timeout=timeout, patience=patience, offline=offline, transport=transport, key=key_header(url, key)
         )
-        self._server = ServerTrust(self.url, None if trust is None else as_trust(trust), self._keys, self._revocations)
+        self._server = ServerTrust(self._session, None if trust is None else as_trust(trust))
         self._artifacts = ArtifactSource(self._session, self._server, self.cache, self.index)
 
     @property
@@ -147,22 +144,10 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         Cancelled, NotCached, ServiceError.
         """
         gemm, device = as_gemm(m, n, k, fields), device_name(device)
+        search = SearchWish(effort, budget, seed, retune, verify, queue, other_devices)
         with python_view(str(gemm), progress, phase=Phase.QUEUED) as view:
             tell = both(view, on_event)
-            document = self.document(
-                gemm,
-                device=device,
-                regime=regime,
-                wait=wait,
-                on_event=tell,
-                effort=effort,
-                budget=budget,
-                seed=seed,
-                retune=retune,
-                verify=verify,
-                queue=queue,
-                other_devices=other_devices,
-            )
+            document = self._document(gemm, device, regime, wait, tell, search)
             data = self.package(document, gemm, device=device, regime=regime, verify=verify, on_event=tell)
         return artifact.load(data, trust=self.trust, check_device=check_device)
 
@@ -183,26 +168,9 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         other_devices: bool = False,
     ) -> Document:
         """The kernel document that ``kernel`` loads. ``verify=False`` accepts a build that nobody ran."""
-        problem, deadline = as_gemm(gemm, None, None, {}), deadline_of(wait)
         search = SearchWish(effort, budget, seed, retune, verify, queue, other_devices)
-        body = request_body(problem, device, regime, search)
-        cached = (
-            None
-            if retune
-            else self.cached(problem, device=body["device"], regime=regime, verify=verify, other_devices=other_devices)
-        )
-        if self.offline:
-            return self._offline(cached, body)
-        try:
-            answer = self._ask(body, wait, quick=cached is not None)
-            if answer.kernel is not None:
-                return answer.kernel
-            return self._follow(answer, wait, deadline, on_event or (lambda _event: None))
-        except ServiceUnreachable as error:
-            if cached is None:
-                raise
-            LOG.warning("%s; serving %s", error, cached)
-            return cached.document
+        problem, tell = as_gemm(gemm, None, None, {}), on_event or (lambda _event: None)
+        return self._document(problem, device, regime, wait, tell, search)
 
     def cached(
         self,
@@ -310,15 +278,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def keys(self) -> tuple[str, ...]:
         """The public keys that the service signs with. Whether to trust them is for the user to decide."""
-        return self._keys()
-
-    def _keys(self, *, quick: bool = False) -> tuple[str, ...]:
-        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url, {})
-        return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
-
-    def _revocations(self, before: bytes | None, *, quick: bool = False) -> bytes:
-        tag = "" if before is None else f'"{hashlib.sha256(before).hexdigest()}"'
-        return self._session.download("/v1/revocations", MAX_BYTES, if_none_match=tag, quick=quick)
+        return self._server.shown()
 
     def check_server(self) -> None:
         """Compare the service's key with those that are trusted, as every request for work does first, once a client.
@@ -335,6 +295,25 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         them, where others were accepted for this address before.
         """
         return self._server.accept(keys, replace=replace)
+
+    def _document(
+        self, gemm: Gemm, device: Device | str | None, regime: str, wait: Wait, tell: EventHandler, search: SearchWish
+    ) -> Document:
+        deadline, body = deadline_of(wait), request_body(gemm, device, regime, search)
+        usable: dict[str, Any] = {"regime": regime, "verify": search.verify, "other_devices": search.other_devices}
+        cached = None if search.retune else self.cached(gemm, device=body["device"], **usable)
+        if self.offline:
+            return self._offline(cached, body)
+        try:
+            answer = self._ask(body, wait, quick=cached is not None)
+            if answer.kernel is not None:
+                return answer.kernel
+            return self._follow(answer, wait, deadline, tell)
+        except ServiceUnreachable as error:
+            if cached is None:
+                raise
+            LOG.warning("%s; serving %s", error, cached)
+            return cached.document
 
     def _ask(self, body: Document, wait: Wait, *, quick: bool) -> Submitted:
         """The kernel or the job; at once where the job is to be followed, so that its events are seen from the first

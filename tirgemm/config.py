@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,6 +26,10 @@ class Config:
             if name == knob:
                 return value
         raise KeyError(knob)
+
+    def part(self, names: Iterable[str]) -> dict[str, Any]:
+        """The values of some knobs by their names; KeyError for a knob that is not there."""
+        return {name: self[name] for name in names}
 
     def with_(self, **changes: Value) -> Config:
         """A copy with some knobs changed; KeyError for a knob that is not there."""

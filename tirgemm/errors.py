@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, TypeVar
 
 from tirgemm.status import Status
+
+T = TypeVar("T", bound=str)
 
 
 class TirgemmError(Exception):
@@ -331,6 +334,14 @@ def http_status(code: str) -> int:
 
 def _classes(base: type[TirgemmError]) -> list[type[TirgemmError]]:
     return [base, *(error for each in base.__subclasses__() for error in _classes(each))]
+
+
+def one_of(what: str, value: object, choices: Iterable[T]) -> T:
+    """The choice that ``value`` equals. Raises InvalidRequest, which says ``what`` it is and which there are."""
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise InvalidRequest(f"{what} is {value!r:.80}; it must be one of {', '.join(choices)}")
 
 
 def number_limits(low: float | None, high: float | None) -> str:

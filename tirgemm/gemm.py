@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 from tirgemm import expr
-from tirgemm.errors import InvalidGemm, InvalidRequest
+from tirgemm.errors import InvalidGemm, one_of
 from tirgemm.expr import Dim
 
 DTYPE_BYTES: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4}
@@ -32,10 +32,7 @@ MAX_ALIGN = 1024
 
 def regime_named(text: str) -> Regime:
     """The regime of that name. Raises InvalidRequest."""
-    for regime in REGIMES:
-        if regime == text:
-            return regime
-    raise InvalidRequest(f"regime is {text!r:.80}; it must be one of {', '.join(REGIMES)}")
+    return one_of("regime", text, REGIMES)
 
 
 Operand = Literal["a", "b", "c", "d"]
@@ -44,10 +41,7 @@ OPERANDS: tuple[Operand, ...] = ("a", "b", "c", "d")
 
 def operand_named(name: str) -> Operand:
     """The operand of that name. Raises InvalidRequest."""
-    for operand in OPERANDS:
-        if operand == name:
-            return operand
-    raise InvalidRequest(f"operand is {name!r:.80}; it must be one of {', '.join(OPERANDS)}")
+    return one_of("operand", name, OPERANDS)
 
 
 @dataclass(frozen=True, slots=True, order=True)

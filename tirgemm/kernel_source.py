@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, ServiceUnreachable, TirgemmError
+from tirgemm.errors import InvalidRequest, ServiceUnreachable, TirgemmError, one_of
 from tirgemm.gemm import Gemm
 
 Policy: TypeAlias = Literal["tuned", "shipped", "default"]
@@ -28,10 +28,7 @@ LookupResult: TypeAlias = "Kernel | TirgemmError | None"
 
 def policy_named(text: str) -> Policy:
     """The policy of that name. Raises InvalidRequest."""
-    for policy in POLICIES:
-        if policy == text:
-            return policy
-    raise InvalidRequest(f"policy is {text!r:.80}; it must be one of {', '.join(POLICIES)}")
+    return one_of("policy", text, POLICIES)
 
 
 def seconds_of(wait: float) -> float | None:

@@ -82,10 +82,6 @@ class Progress:
         return self.phase in _SEARCHING
 
     @property
-    def ended(self) -> bool:
-        return self.phase in _ENDED
-
-    @property
     def speed(self) -> float | None:
         """The best's speed relative to the default's."""
         return self.default_us / self.best_us if self.default_us and self.best_us else None

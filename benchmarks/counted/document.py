@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.counted.cases import CountedCase
 from benchmarks.counted.metrics import BY_NAME, compared, judged_by, right, stray_base, value
 from benchmarks.counted.predictions import Prediction
-from tirgemm.bench.results import Document, measured_at
+from tirgemm.bench.results import Document, figures_document, measured_at
 from tirgemm.config import Value
 from tirgemm.tuning.build.binary import Binary
 
@@ -64,15 +64,7 @@ def documented(kernels: Sequence[CountedKernel], metrics: Mapping[str, str], abo
         | ({"message": k.message} if k.message else {})
         for k in kernels
     ]
-    return {
-        "format": 1,
-        "suite": "counters",
-        "regime": "counters",
-        "environment": about,
-        "metrics": dict(metrics),
-        "cases": described,
-        "rows": rows,
-    }
+    return figures_document("counters", about, rows, metrics=dict(metrics), cases=described)
 
 
 def summary(document: Document) -> list[str]:

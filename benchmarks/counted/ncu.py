@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tirgemm.errors import MeasurementFailed
 from verification.sessions import installed_tool, killed, started
 
@@ -107,18 +109,10 @@ def _stopped(process: subprocess.Popen[str], command: Sequence[str]) -> str:
 
 def _below(root: int, command: Sequence[str]) -> list[int]:
     """The processes that ``root`` started, itself or through others, with ``command`` as their command line."""
-    parents, lines = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            lines[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     pids = []
-    for pid in parents:
-        above = pid
-        while above not in (root, 0, 1) and above in parents:
-            above = parents[above]
-        if above == root and pid != root and lines[pid] == list(command):
-            pids.append(pid)
+    for process in psutil.Process(root).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            pids += [process.pid] if process.cmdline() == list(command) else []
     return pids
 
 

@@ -32,6 +32,7 @@ from tirgemm.status import LIVE
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest
 from verification import command
+from verification.service.processes import came
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
@@ -110,7 +111,7 @@ def run_queue(served: Sequence[Device], options: argparse.Namespace) -> QueueRun
             _await_report(queue)
             before = _measuring(queue)
             begun = time.perf_counter()
-            _await_end(queue, [_submit(queue, gemm, served[0], options) for gemm in problems(options)])
+            await_end(queue, [submit(queue, gemm, served[0], _budget(options)) for gemm in problems(options)])
             seconds = time.perf_counter() - begun
             _await_report(queue)
             after = _measuring(queue)
@@ -144,17 +145,22 @@ def _warm(queue: JobQueue, served: Sequence[Device], options: argparse.Namespace
             raise ServiceError(f"the worker did not measure on every device within {START_SECONDS:.0f} s")
         gemms = [Gemm(m + 8 * (options.jobs + number + i), n, k) for i in range(len(served))]
         number += len(served)
-        _await_end(queue, [_submit(queue, gemm, served[0], options) for gemm in gemms])
+        await_end(queue, [submit(queue, gemm, served[0], _budget(options)) for gemm in gemms])
         _await_report(queue)
 
 
-def _submit(queue: JobQueue, gemm: Gemm, device: Device, options: argparse.Namespace) -> str:
-    budget = Budget.of(options.effort, options.trials)
+def _budget(options: argparse.Namespace) -> Budget:
+    return Budget.of(options.effort, options.trials)
+
+
+def submit(queue: JobQueue, gemm: Gemm, device: Device, budget: Budget) -> str:
+    """The id of a new job."""
     request = JobRequest(gemm, device, trials=budget.trials, seconds=budget.seconds, effort=budget.effort)
     return queue.submit(request)[0].id
 
 
-def _await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
+def await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
+    """Wait until the jobs have ended. Raises ServiceError where one is not done."""
     while any(progress.status in LIVE for progress in queue.progress(job_ids).values()):
         time.sleep(POLL_SECONDS)
     for job_id in job_ids:
@@ -166,11 +172,8 @@ def _await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
 def _await_report(queue: JobQueue) -> None:
     """Until the worker has said anew for how long it has measured."""
     before = _seen(queue)
-    deadline = time.monotonic() + START_SECONDS
-    while _seen(queue) == before:
-        if time.monotonic() > deadline:
-            raise ServiceError(f"the worker gave no sign of life for {START_SECONDS:.0f} s")
-        time.sleep(POLL_SECONDS)
+    if not came(lambda: _seen(queue) != before, START_SECONDS, POLL_SECONDS):
+        raise ServiceError(f"the worker gave no sign of life for {START_SECONDS:.0f} s")
 
 
 def _seen(queue: JobQueue) -> list[str]:

@@ -21,11 +21,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.many_devices.measure import POLL_SECONDS, await_end, submit
 from tirgemm import Gemm
 from tirgemm._interpreter import collect_seldom, switch_often
 from tirgemm.artifact import Manifest, Signer, read
 from tirgemm.device import Device
-from tirgemm.errors import ServiceError
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
 from tirgemm.service.jobs.engine import TunerImports, TuningEngine
@@ -40,7 +40,7 @@ from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.verify.result import Verification
 from tirgemm.tuning.workbench import Workbench
-from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest
+from tirgemm.tuning_db import Database, Job, JobQueue
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 # Seconds on an H200 of jobs such as 1000x4104x4104:f16:nt with effort quick.
@@ -48,7 +48,6 @@ BUILD = 1.1
 VERIFY = {"candidate": 0.02, "certificate": 0.06}
 TIME = {"search": 0.063, "fallback": 0.13, "selection": 0.55, "report": 0.22}
 LOOKS = (5.0, 11.0)
-POLL_SECONDS = 0.05
 _CUBIN = 128 << 10
 
 
@@ -69,12 +68,16 @@ def rehearse(options: argparse.Namespace) -> dict[str, Any]:
     named = named_device("sm_90a").with_(environment=(("driver", "made up"),))
     served = [named.with_(uuid=f"GPU-{index}", index=index) for index in range(options.devices)]
     with tempfile.TemporaryDirectory(prefix="tirgemm-jobs-") as folder, Database.embedded(Path(folder)) as database:
-        queue, store = JobQueue(database), LayeredStore(database)
+        queue, store, budget = JobQueue(database), LayeredStore(database), Budget.of(options.effort)
+
+        def asked(numbers: range) -> list[str]:
+            return [submit(queue, Gemm(1000 + 8 * number, 4104, 4104), served[0], budget) for number in numbers]
+
         fleet = SleepingFleet(store, served, options.processes, options.pace)
         with closing(fleet), working(Worker(queue, store, fleet, lease_s=30.0)):
-            _await(queue, [_submit(queue, served[0], options, options.jobs + index) for index in range(len(served))])
+            await_end(queue, asked(range(options.jobs, options.jobs + len(served))))
             busy, begun, spent = fleet.busy(), time.perf_counter(), time.process_time()
-            job_ids = [_submit(queue, served[0], options, index) for index in range(options.jobs)]
+            job_ids = asked(range(options.jobs))
             looks: list[float] = []
             unanswered, unfinished, answered = list(job_ids), list(job_ids), 0.0
             while unfinished:
@@ -87,7 +90,7 @@ def rehearse(options: argparse.Namespace) -> dict[str, Any]:
                 while unfinished and _job(queue, unfinished[0]).status not in LIVE:
                     del unfinished[0]
                 time.sleep(POLL_SECONDS)
-            _await(queue, job_ids)
+            await_end(queue, job_ids)
             return {
                 "jobs": options.jobs,
                 "devices": options.devices,
@@ -209,21 +212,6 @@ def working(worker: Worker) -> Iterator[None]:
     finally:
         worker.stop()
         thread.join()
-
-
-def _submit(queue: JobQueue, device: Device, options: argparse.Namespace, number: int) -> str:
-    budget = Budget.of(options.effort)
-    gemm = Gemm(1000 + 8 * number, 4104, 4104)
-    request = JobRequest(gemm, device, trials=budget.trials, seconds=budget.seconds, effort=budget.effort)
-    return queue.submit(request)[0].id
-
-
-def _await(queue: JobQueue, job_ids: Sequence[str]) -> None:
-    while any(progress.status in LIVE for progress in queue.progress(job_ids).values()):
-        time.sleep(POLL_SECONDS)
-    for job in (_job(queue, job_id) for job_id in job_ids):
-        if job.status != "done":
-            raise ServiceError(f"job {job.id} did not end as done: {job.status}, {job.error}")
 
 
 def _job(queue: JobQueue, job_id: str) -> Job:

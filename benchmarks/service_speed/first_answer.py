@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import httpx
 
@@ -31,9 +29,8 @@ ANSWER_SECONDS = 60.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, odd, whole = Figures(options), _problems(1001, 2, 1021, 1027), _problems(1000, 8, 1024, 1024)
-    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
-        folder = Path(name)
+    odd, whole = _problems(1001, 2, 1021, 1027), _problems(1000, 8, 1024, 1024)
+    with Figures.run(options) as (figures, folder):
         settings = {"TIRGEMM_FALLBACK_SECONDS": f"{ANSWER_SECONDS:g}"}
         with Database.embedded(folder) as database, server(folder, settings) as service:
 

@@ -13,7 +13,6 @@ import asyncio
 import json
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -37,9 +36,7 @@ OWNER, EVER_SECONDS, ARRIVE_SECONDS = "measuring:1:0", 36_000.0, 60.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures = Figures(options)
-    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
-        folder = Path(name)
+    with Figures.run(options) as (figures, folder):
         allowed = {"TIRGEMM_MAX_CONNECTIONS": str(options.listeners + options.connections + 16)}
         with Database.embedded(folder) as database, server(folder, allowed) as service:
             queue, device = JobQueue(database), detect_device("cpu")

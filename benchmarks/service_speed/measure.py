@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 
@@ -30,10 +28,10 @@ SETTINGS = ("fsync=off", "shared_buffers=256MB")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, problems = Figures(options), gemms(options.kernels)
+    problems = gemms(options.kernels)
     kind = "PostgreSQL, " if options.postgres else ""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tirgemm-service-")))
+        figures, folder = stack.enter_context(Figures.run(options))
         url = ""
         if options.postgres:
             url = stack.enter_context(running(find_programs(), SETTINGS)).url.replace("DATABASE", "postgres")

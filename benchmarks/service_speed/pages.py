@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import httpx
 
@@ -32,9 +30,8 @@ from verification.command import run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, problems = Figures(options), gemms(options.kernels)
-    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
-        folder = Path(name)
+    problems = gemms(options.kernels)
+    with Figures.run(options) as (figures, folder):
         store_kernels(folder, problems)
         compiled, job = store_compiled(folder), store_job(folder)
         with server(folder) as service:

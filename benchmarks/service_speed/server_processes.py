@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import httpx
 
@@ -25,9 +23,8 @@ from verification.service.processes import Serve
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, problems = Figures(options), gemms(options.kernels)
-    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
-        folder = Path(name)
+    problems = gemms(options.kernels)
+    with Figures.run(options) as (figures, folder):
         store_kernels(folder, problems)
         with server(folder) as bare:
             hits = bare.hits(problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,6 +88,14 @@ def asked(
 class Figures:
     """The rows of one run, told and written into the results file, where one was named, as they come; rows of other
     figures stay there."""
+
+    @classmethod
+    @contextmanager
+    def run(cls, options: argparse.Namespace) -> Iterator[tuple[Figures, Path]]:
+        """The figures and a data folder for one run."""
+        figures = cls(options)
+        with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as folder:
+            yield figures, Path(folder)
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, asked, parser, server
@@ -26,10 +24,9 @@ TUNED = [f"{m}x511x513:f16:nt" for m in range(509, 629, 2)]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    figures, problems = Figures(options), gemms(options.kernels)
+    problems = gemms(options.kernels)
     same = {"kernels": len(problems)}
-    with tempfile.TemporaryDirectory(prefix="tirgemm-service-") as name:
-        folder = Path(name)
+    with Figures.run(options) as (figures, folder):
         store_kernels(folder, problems)
         with server(folder) as service, Database.embedded(folder) as database:
             hits = service.hits(problems)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from tirgemm import Gemm
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import ServiceError
 from tirgemm.tuning_db import Database, JobQueue, JobRequest
-from verification.service.processes import command
+from verification.service.processes import await_exit, came, command
 
 WAIT_SECONDS, END_SECONDS = 120.0, 20.0
 
@@ -32,21 +31,15 @@ def worker(folder: Path, device: str = "cpu") -> Iterator[None]:
             raise ServiceError("the worker did not start")
         yield
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.terminate()
+        await_exit(process, END_SECONDS)
 
 
 def await_worker(database: Database) -> None:
     """Wait until a worker is registered. Raises ServiceError where none comes."""
-    queue, deadline = JobQueue(database), time.monotonic() + WAIT_SECONDS
-    while not queue.live_workers(END_SECONDS):
-        if time.monotonic() > deadline:
-            raise ServiceError("no worker is registered")
-        time.sleep(0.01)
+    queue = JobQueue(database)
+    if not came(lambda: queue.live_workers(END_SECONDS), WAIT_SECONDS, 0.01):
+        raise ServiceError("no worker is registered")
 
 
 def submitted(database: Database, gemm: str, *, seconds: float) -> str:

@@ -31,7 +31,6 @@ def test_counts_are_those_of_the_slow_model(width: int, units: list[list[int]], 
         assert report.lines[request] == len({byte // 128 for byte in touched})
         assert report.fewest_sectors[request] == -(-len(touched) // 32)
     assert 0 <= report.efficiency <= 1
-    assert report.coalesced == bool((report.sectors == report.fewest_sectors).all())
 
 
 @pytest.mark.parametrize(

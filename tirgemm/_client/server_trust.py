@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
+from tirgemm._client.http import ServiceConnection
 from tirgemm._client.own_service import own_service_keys
+from tirgemm._client.service_documents import documents
 from tirgemm.artifact import Trust
 from tirgemm.artifact.known_servers import KnownServers, address
-from tirgemm.artifact.revocations import KnownRevocations, signers
-from tirgemm.artifact.sign import public_bytes
+from tirgemm.artifact.revocations import MAX_BYTES, KnownRevocations, signers
+from tirgemm.artifact.sign import is_public_key, public_bytes
 from tirgemm.errors import ServiceError, UntrustedArtifact
 
 LOG = logging.getLogger("tirgemm.client")
@@ -20,33 +22,25 @@ LOG = logging.getLogger("tirgemm.client")
 REVOCATION_SECONDS = 60.0
 
 
-class Shown(Protocol):
-    """Asks a service what it signs with; ``quick`` gives a service that is away up at once."""
-
-    def __call__(self, *, quick: bool = False) -> Sequence[str]: ...
-
-
-class ListShown(Protocol):
-    """Asks a service for its list of revocations; empty where it has none, or still the one given."""
-
-    def __call__(self, before: bytes | None, *, quick: bool = False) -> bytes: ...
-
-
 class ServerTrust:
-    """Whose artifacts are accepted from the service at ``url``, which says with ``shown()`` what it signs with.
+    """Whose artifacts are accepted from the service of ``session``, which says with ``shown()`` what it signs with.
 
     Where a caller ``given`` a Trust, that one and nothing else; otherwise the user's keys and those that were accepted
     for this address, and trust on first use.
     """
 
-    def __init__(self, url: str, given: Trust | None, shown: Shown, list_shown: ListShown) -> None:
-        self.url = url
-        self._list_shown = list_shown
+    def __init__(self, session: ServiceConnection, given: Trust | None) -> None:
+        self.url = session.url
+        self._session = session
         self._asked_at = -math.inf
-        self.trust = given or _trust_in(url)
+        self.trust = given or _trust_in(self.url)
         self._first_use = given is None
         self._checked = False
-        self._shown = shown
+
+    def shown(self, *, quick: bool = False) -> tuple[str, ...]:
+        """The public keys that the service signs with; ``quick`` gives a service that is away up at once."""
+        shown = documents(self._session.request("GET", "/v1/keys", quick=quick).body, "keys", self.url, {})
+        return tuple(key for entry in shown if is_public_key(key := entry.get("key")))
 
     def check(self, *, again: bool = False, quick: bool = False) -> None:
         """Compare what the service signs with with what is trusted, once or ``again``; a caller's own Trust is not
@@ -58,7 +52,7 @@ class ServerTrust:
         if not self._first_use or (self._checked and not again):
             return
         self.trust = _trust_in(self.url)
-        shown = self._shown(quick=quick)
+        shown = self.shown(quick=quick)
         if not self.trust.keys & set(shown):
             own = own_service_keys(self.url) & set(shown)
             known = KnownServers.default().keys(self.url)
@@ -81,7 +75,10 @@ class ServerTrust:
         if time.monotonic() - self._asked_at < REVOCATION_SECONDS and not again:
             return
         try:
-            data = self._list_shown(KnownRevocations.default().known(self.url), quick=quick)
+            before = KnownRevocations.default().known(self.url)
+            tag = "" if before is None else f'"{hashlib.sha256(before).hexdigest()}"'
+            # Empty where it has none, or still the one that is known.
+            data = self._session.download("/v1/revocations", MAX_BYTES, if_none_match=tag, quick=quick)
         except ServiceError as error:
             LOG.debug("no list of revocations: %s", error)
             data = b""
@@ -113,7 +110,7 @@ class ServerTrust:
         """
         for key in keys:
             public_bytes(key)
-        shown, known = self._shown(), KnownServers.default().keys(self.url) if self._first_use else frozenset()
+        shown, known = self.shown(), KnownServers.default().keys(self.url) if self._first_use else frozenset()
         for key in keys:
             if key not in shown:
                 raise UntrustedArtifact(f"{address(self.url)} signs with {_listed(shown) or 'no key'}, not with {key}")

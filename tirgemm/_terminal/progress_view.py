@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from tirgemm.events import Event, EventHandler, FallbackStored, KernelSelected, Phase
 from tirgemm.progress import ProgressTracker
@@ -32,26 +33,8 @@ _STATUS_STYLES = {
 }
 
 
-class ProgressView(Protocol):
-    """Takes a tuning's events and shows them while it is open."""
-
-    tracker: ProgressTracker
-
-    def __call__(self, event: Event) -> None: ...
-
-    def say(self, line: str) -> None:
-        """Show a line of its own at once; safe from any thread."""
-        ...
-
-    def __enter__(self) -> ProgressView: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
-
-
-class SilentView:
-    """Takes the events in and shows nothing but what is said."""
+class ProgressView:
+    """Takes a tuning's events while it is open. This one shows nothing but what is said; others show them, too."""
 
     def __init__(self, tracker: ProgressTracker, write: Callable[[str], None]) -> None:
         self.tracker = tracker
@@ -61,6 +44,7 @@ class SilentView:
         self.tracker(event)
 
     def say(self, line: str) -> None:
+        """Show a line of its own at once; safe from any thread."""
         self._write(line)
 
     def __enter__(self) -> ProgressView:
@@ -70,7 +54,7 @@ class SilentView:
         pass
 
 
-class LineView(SilentView):
+class LineView(ProgressView):
     """One line at every change of phase, and one every ``interval`` seconds while events come.
 
     Where no event comes for the first ``interval`` seconds, a line says what is waited for. Building and measuring
@@ -119,21 +103,14 @@ class LineView(SilentView):
             self._write(self._line)
 
 
-class LiveView:
+class LiveView(ProgressView):
     """Redraws the state in place while it changes: for a terminal. Needs rich, which the ``client`` extra brings."""
 
     def __init__(self, tracker: ProgressTracker, console: Console) -> None:
         from rich.live import Live
 
-        self.tracker = tracker
-        self._console = console
+        super().__init__(tracker, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         self._live: Live = Live(get_renderable=self._draw, console=console, refresh_per_second=8, transient=True)
-
-    def __call__(self, event: Event) -> None:
-        self.tracker(event)
-
-    def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> ProgressView:
         self._live.start()
@@ -176,7 +153,7 @@ def console_view(tracker: ProgressTracker, console: Console, *, quiet: bool = Fa
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(tracker, console)
     write = _writer(console.file, tracker)
-    return SilentView(tracker, write) if quiet else LineView(tracker, write)
+    return ProgressView(tracker, write) if quiet else LineView(tracker, write)
 
 
 def python_view(title: str, progress: bool | None, *, phase: Phase = Phase.STARTING) -> ProgressView:
@@ -187,7 +164,7 @@ def python_view(title: str, progress: bool | None, *, phase: Phase = Phase.START
     tracker = ProgressTracker(title, phase=phase)
     notebook = in_notebook()
     if not (notebook if progress is None else progress):
-        return SilentView(tracker, _writer(sys.stderr, tracker))
+        return ProgressView(tracker, _writer(sys.stderr, tracker))
     if notebook:
         return LineView(tracker, _writer(sys.stdout, tracker))
     with contextlib.suppress(ModuleNotFoundError):  # rich is an extra; lines need nothing

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from tirgemm import expr
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import DTYPE_NAMES, Gemm, operand_named
+from tirgemm.gemm import DTYPE_NAMES, Gemm
+from tirgemm.launch import TensorArg, tensor_args
 from tirgemm.reference.numbers import decode, encode
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -21,18 +22,20 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 def shape(gemm: Gemm, name: str, m: int) -> tuple[int, ...]:
     """The shape of an operand, bias or d at one m."""
-    if name == "bias":
-        return (gemm.n,)
-    operand: Any = name
-    return tuple(expr.evaluate(dim, m) for dim in gemm.shape(operand))
+    return tuple(expr.evaluate(dim, m) for dim in _tensor(gemm, name).shape)
 
 
 def strides(gemm: Gemm, name: str, m: int) -> tuple[int, ...]:
     """The strides of an operand, bias or d at one m, in elements."""
-    if name == "bias":
-        return (1,)
-    operand: Any = name
-    return tuple(expr.evaluate(dim, m) for dim in gemm.strides(operand))
+    return tuple(expr.evaluate(dim, m) for dim in _tensor(gemm, name).strides)
+
+
+def dtype_of(gemm: Gemm, name: str) -> str:
+    return _tensor(gemm, name).dtype
+
+
+def _tensor(gemm: Gemm, name: str) -> TensorArg:
+    return next(tensor for tensor in tensor_args(gemm) if tensor.name == name)
 
 
 def random_operands(gemm: Gemm, m: int, seed: int) -> dict[str, Array]:
@@ -42,10 +45,6 @@ def random_operands(gemm: Gemm, m: int, seed: int) -> dict[str, Array]:
         name: rounded(rng.standard_normal(shape(gemm, name, m), dtype=np.float32), dtype_of(gemm, name))
         for name in gemm.inputs
     }
-
-
-def dtype_of(gemm: Gemm, name: str) -> str:
-    return gemm.dtype if name in ("a", "b") else gemm.out
 
 
 def rounded(values: Array, dtype: str) -> Array:
@@ -64,13 +63,10 @@ def stored(values: Array, gemm: Gemm, name: str, m: int) -> Array:
         kind: Any = bfloat16
     else:
         kind = np.dtype(DTYPE_NAMES[dtype])
-    if name == "bias":
-        memory = _aligned(gemm.n, kind, gemm.align)
-        memory[:] = values.astype(kind)
-        return memory
-    memory = _aligned(gemm.span(operand_named(name), m), kind, gemm.align)
-    steps = [step * memory.itemsize for step in strides(gemm, name, m)]
-    array = np.lib.stride_tricks.as_strided(memory, shape(gemm, name, m), steps)
+    extents, steps = shape(gemm, name, m), strides(gemm, name, m)
+    span = 1 + sum((extent - 1) * step for extent, step in zip(extents, steps, strict=True))
+    memory = _aligned(span, kind, gemm.align)
+    array = np.lib.stride_tricks.as_strided(memory, extents, [step * memory.itemsize for step in steps])
     array[...] = values.astype(kind)
     return array
 

@@ -7,7 +7,7 @@ the compiler merged, removed or hoisted are counted as they run; without it the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,17 @@ from tirgemm.analysis.simulate.evaluate import Extents, run
 from tirgemm.analysis.simulate.shared_aliasing import operands
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidRequest
-from tirgemm.gemm import Gemm, Range
+from tirgemm.gemm import Gemm
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, TensorMap
 
 if TYPE_CHECKING:
     from tvm import IRModule
     from tvm.tirx import PrimFunc
+# What a request tells and a report sums up, by the name that both give it.
+_COUNTED = (
+    *("lanes", "wavefronts", "fewest_wavefronts", "sectors", "fewest_sectors", "lines", "looked_up_sectors"),
+    "used_bytes",
+)
 # Space and operations of each sum; what TMA moves does not pass here.
 _TOTALS = {
     "shared_loads": ("shared", "load", "ldmatrix"),
@@ -146,13 +151,7 @@ class KernelAnalysis:
     def traffic(self, space: str, *ops: str) -> Traffic:
         """The sums over the accesses of ``space`` by ``ops``."""
         mine = [a for a in self.accesses if a.space == space and a.op in ops]
-        return Traffic(
-            sum(a.requests for a in mine),
-            sum(a.wavefronts for a in mine),
-            sum(a.conflicts for a in mine),
-            sum(a.sectors for a in mine),
-            sum(a.looked_up_sectors for a in mine),
-        )
+        return Traffic(*(sum(getattr(a, field.name) for a in mine) for field in fields(Traffic)))
 
     @property
     def totals(self) -> dict[str, Traffic]:
@@ -199,9 +198,8 @@ def analyse(
 def _size(gemm: Gemm, m: int) -> int:
     if not m:
         return gemm.m_max
-    low, high = (gemm.m.low, gemm.m.high) if isinstance(gemm.m, Range) else (gemm.m, gemm.m)
-    if not low <= m <= high:
-        raise InvalidRequest(f"m is {m}; {gemm} has m from {low} to {high}")
+    if not gemm.m_min <= m <= gemm.m_max:
+        raise InvalidRequest(f"m is {m}; {gemm} has m from {gemm.m_min} to {gemm.m_max}")
     return m
 
 
@@ -280,9 +278,6 @@ def _report(
     site, form = access.first, matching.forms[access]
     shared = site.space != "global"
 
-    def counted(name: str) -> int:
-        return round(tally[name] * form.share)
-
     width = max((w for s in access.sites for w in matching.uses.get(s, (s.width,))), default=site.width)
     return AccessReport(
         buffer=site.buffer or (f"{site.operand} tile" if shared else site.operand),
@@ -297,14 +292,7 @@ def _report(
         trips=tuple(_trips(loop) for loop in access.loops),
         copies=len(access.sites),
         requests=round(tally.requests * form.share),
-        lanes=counted("lanes"),
-        wavefronts=counted("wavefronts"),
-        fewest_wavefronts=counted("fewest_wavefronts"),
-        sectors=counted("sectors"),
-        fewest_sectors=counted("fewest_sectors"),
-        lines=counted("lines"),
-        looked_up_sectors=counted("looked_up_sectors"),
-        used_bytes=counted("used_bytes"),
+        **{name: round(tally[name] * form.share) for name in _COUNTED},
         aligned_bytes=0 if shared or not tally.requests else tally.aligned,
         sampled=tally.sampled,
         example=_example(site, width, tally, model),

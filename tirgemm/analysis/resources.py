@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from tirgemm import expr
 from tirgemm.analysis.sass.cubin import KernelSections, kernels
@@ -107,7 +108,7 @@ class Occupancy:
 
 def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> Occupancy:
     """The occupancy of ``launch`` with ``resources`` on ``device``. Raises AnalysisFailed where not one block fits."""
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    threads = prod(launch.block)
     shared = launch.shared_bytes + resources.shared_bytes
     limits = occupancy_limits(device.limits, threads, resources.registers, shared)
     if resources.barriers and device.arch in ARCHITECTURES and ARCHITECTURES[device.arch].capability >= (9, 0):
@@ -159,10 +160,8 @@ class Waves:
 def waves_of(launch: KernelLaunch, occupancy: Occupancy, device: Device, *, m: int = 1) -> Waves:
     """How the blocks of ``launch`` at ``m`` fill ``device``, cluster by cluster. Raises AnalysisFailed for a launch of
     no blocks, InvalidDevice for clusters where there are none."""
-    cluster = launch.cluster[0] * launch.cluster[1] * launch.cluster[2]
-    blocks = 1
-    for extent in launch.grid:
-        blocks *= expr.evaluate(extent, m)
+    cluster = prod(launch.cluster)
+    blocks = prod(expr.evaluate(extent, m) for extent in launch.grid)
     if blocks < 1 or blocks % cluster:
         raise AnalysisFailed(f"{launch.symbol} launches {blocks} blocks in clusters of {cluster} at m={m}")
     slots = resident_clusters(device, cluster, occupancy.blocks)
@@ -182,7 +181,5 @@ class Coverage:
 def coverage(m: int, n: int, k: int, tile: tuple[int, int, int], batch: int = 1) -> Coverage:
     """Cut ``m`` x ``n`` x ``k`` into whole ``tile`` (m, n, k): what the edges waste of the arithmetic."""
     counts = [-(-size // step) for size, step in zip((m, n, k), tile, strict=True)]
-    whole = 1
-    for count, step in zip(counts, tile, strict=True):
-        whole *= count * step
+    whole = prod(counts) * prod(tile)
     return Coverage(counts[0] * counts[1] * batch, float(1 - Fraction(m * n * k, whole)))

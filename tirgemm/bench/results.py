@@ -17,7 +17,6 @@ import statistics
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -30,6 +29,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
+from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.records import SampleSet
 
 Row: TypeAlias = "dict[str, Any]"
@@ -180,11 +180,6 @@ def environment(device: Device, repository: Path | None, commit: str | None = No
     }
 
 
-def now() -> str:
-    """The time in UTC, as results files have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def measured_at(environment: Mapping[str, Any], source_sha256: str | None, at: str | None = None) -> Row:
     """What every row says of its origin: the program's commit, the time (now), the kernel's source hash."""
     return {"commit": environment.get("commit"), "at": at or now(), "source_sha256": source_sha256}
@@ -285,9 +280,12 @@ class ResultsFile:
             self.document["streams"] = list(old["streams"])
 
 
-def figures_document(suite: str, environment: Mapping[str, Any], rows: Sequence[Row]) -> Document:
-    """The document of figures that are of no shape: their rows as they are, with no summary."""
-    return {"format": 1, "suite": suite, "regime": suite, "environment": dict(environment), "rows": list(rows)}
+def figures_document(
+    suite: str, environment: Mapping[str, Any], rows: Sequence[Row], regime: str | None = None, **more: Any
+) -> Document:
+    """The document of figures that are of no shape: their rows as they are behind ``more``, with no summary."""
+    head = {"format": 1, "suite": suite, "regime": regime or suite, "environment": dict(environment)}
+    return head | more | {"rows": list(rows)}
 
 
 def load(path: Path) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import one_of
 
 
 class Effort(StrEnum):
@@ -53,7 +53,4 @@ class Effort(StrEnum):
 
 def effort_named(name: str) -> Effort:
     """The effort of a name. Raises InvalidRequest with the names there are."""
-    try:
-        return Effort(name)
-    except ValueError as error:
-        raise InvalidRequest(f"effort is {name!r:.80}; it must be one of {', '.join(Effort)}") from error
+    return one_of("effort", name, Effort)

@@ -18,6 +18,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
+from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SEARCH_SECONDS, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -200,7 +201,7 @@ class Evaluator:
             tuple(verification.tests),
             verification.reference,
             dict(self.workbench.device.environment),
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            now(),
         )
         if not verification.passed:
             raise VerificationFailed(f"{self.gemm}: {wrong_message(verification)}")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tirgemm.artifact.regular_file import write_whole
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, MissingExtra
@@ -297,10 +298,7 @@ def records_sha256(problems: Iterable[ProblemRows]) -> str:
 def write(document: Mapping[str, Any], path: Path) -> int:
     """Write a model file, in one step; the same model gives the same bytes. Returns their number."""
     data = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), 9, mtime=0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(data)
-    beside.replace(path)
+    write_whole(path, data, 0o644)
     return len(data)
 
 

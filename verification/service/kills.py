@@ -39,7 +39,7 @@ from tirgemm.tuning_db import Database, Job, JobQueue, SqlStore, StoredEvent
 from tirgemm.tuning_db.models import AttemptRow, GemmRow
 from verification import command
 from verification.service.postgres_server import PostgresServer, find_programs, running
-from verification.service.processes import Serve, alive, command_line, descendants, kill
+from verification.service.processes import Serve, alive, came, command_line, descendants, kill
 from verification.service.proofs_file import ProofsFile
 from verification.service.ray_cluster import add_nodes, kill_node, running_cluster
 
@@ -93,11 +93,7 @@ class Records:
     def wait_for_progress(self) -> None:
         """Until the job has begun and no death counts against it, or has ended: three deaths without a measurement
         between them would set it aside."""
-        deadline = time.monotonic() + 40
-        while (job := self.job()).status in ("queued", "running") and time.monotonic() < deadline:
-            if job.attempts <= 1 and self.events():
-                return
-            time.sleep(0.05)
+        came(lambda: (job := self.job()).status in ENDED or (job.attempts <= 1 and self.events()), 40)
 
 
 def lost(before: dict[str, Candidate], after: dict[str, Candidate]) -> list[str]:
@@ -233,12 +229,10 @@ def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random)
 
 def ended(deployment: Deployment, records: Records, before: dict[str, Candidate]) -> list[str]:
     """Wait for the end of a job; what is wrong with it, and with what was recorded ``before``, a sentence each."""
-    deadline = time.monotonic() + JOB_SECONDS
     deployment.restart()
-    while (job := _patient(records.job)).status not in ENDED:
-        if time.monotonic() > deadline:
-            return [f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
-        time.sleep(0.1)
+    in_time, job = came(lambda: _patient(records.job).status in ENDED, JOB_SECONDS, 0.1), _patient(records.job)
+    if not in_time:
+        return [f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
     wrong = []
     if job.status != "done":
         wrong.append(f"job {job.id} ended as {job.status}: {job.error}")
@@ -264,10 +258,8 @@ def _patient(read: Callable[[], Any]) -> Any:
 
 def outlived(pids: Sequence[int], what: str, patience_s: float = PATIENCE_SECONDS) -> list[str]:
     """Of the processes that had to end with ``what`` those that run after so long."""
-    deadline = time.monotonic() + patience_s
-    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return [f"process {pid} ({command_line(pid)[:60]!r}) outlives {what}" for pid in left]
+    came(lambda: not any(map(alive, pids)), patience_s)
+    return [f"process {pid} ({command_line(pid)[:60]!r}) outlives {what}" for pid in pids if alive(pid)]
 
 
 def _held(deployment: Deployment) -> list[str]:

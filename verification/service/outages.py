@@ -24,6 +24,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from verification import command
 from verification.service.kills import Deployment, deployed, ended, lost
+from verification.service.processes import came
 from verification.service.proofs_file import ProofsFile
 from verification.service.random_requests import server
 
@@ -136,9 +137,7 @@ def long_queue(batches: int, problems: int) -> list[str]:
             wrong.append(f"a hit takes {median:.2f} s and a page {page:.1f} s")
         for body in waiting:
             http.post("/v1/batches", json=body | {"queue": {}}).raise_for_status()
-        deadline = time.monotonic() + END_SECONDS
-        while _live(http) and time.monotonic() < deadline:
-            time.sleep(1.0)
+        came(lambda: not _live(http), END_SECONDS, 1.0)
         for batch in made:
             states = http.get(f"/v1/batches/{batch['id']}").raise_for_status().json()["states"]
             if states.get("done", 0) + states.get("failed", 0) != problems:

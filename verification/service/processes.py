@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,11 +44,26 @@ def server_process(
         yield json.loads(process.stdout.readline())
     finally:
         process.stdin.close()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        await_exit(process, END_SECONDS)
+
+
+def await_exit(process: subprocess.Popen[Any], seconds: float) -> None:
+    """Wait until the process has ended; it is killed after so long."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def came(condition: Callable[[], object], seconds: float, pause: float = 0.05) -> bool:
+    """Whether the condition, asked again and again, holds before so long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
 
 
 class Serve:
@@ -68,12 +83,10 @@ class Serve:
 
     def _wait(self) -> str:
         info = self.data / "server.json"
-        deadline = time.monotonic() + START_SECONDS
-        while not info.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill_all()
-                raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
-            time.sleep(0.02)
+        came(lambda: info.exists() or self.process.poll() is not None, START_SECONDS, 0.02)
+        if not info.exists():
+            self.kill_all()
+            raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
         return str(json.loads(info.read_text())["url"])
 
     def worker_pid(self) -> int:

@@ -27,7 +27,7 @@ from tirgemm.tuning.measure.baselines.cublaslt import CublasLt, CublasLtError, D
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline, alignment
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.triton_baseline import by_tma, configs
-from tirgemm.tuning.measure.baselines.tuned_baseline import FINALISTS, BaselineOption, Refused, choose
+from tirgemm.tuning.measure.baselines.tuned_baseline import FINALISTS, Refused, choose
 from tirgemm.tuning.measure.measurer import BASELINES, Measurer
 from tirgemm.tuning.verify.plan import layout_of, tensor_shape
 
@@ -56,8 +56,8 @@ def test_candidates_that_refuse_are_reported_and_never_chosen() -> None:
             raise Refused(f"no {i}")
         return 5.0
 
-    candidates = [BaselineOption({"number": i}, lambda _: lambda: None) for i in range(6)]
-    actual = choose(6, screen, lambda _: pytest.fail("one candidate needs no finals")).to_json(candidates)
+    labels = [{"number": i} for i in range(6)]
+    actual = choose(6, screen, lambda _: pytest.fail("one candidate needs no finals")).to_json(labels)
     assert actual["chosen"] == 1
     assert actual["label"] == {"number": 1}
     assert actual["screened_us"] == [None, 5.0, None, None, None, None]

@@ -102,9 +102,9 @@ def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monke
 
 
 def test_the_report_of_a_choice_names_both_times() -> None:
-    candidates = [SimpleNamespace(label={"call": call}) for call in (PLAIN, PADDED)]
-    actual = FastestOption(1, {0: 20.0, 1: 11.0}, {0: 19.0, 1: 10.0}).to_json(candidates)
+    labels = [{"call": call} for call in (PLAIN, PADDED)]
+    actual = FastestOption(1, {0: 20.0, 1: 11.0}, {0: 19.0, 1: 10.0}).to_json(labels)
     assert [label["call"] for label in actual["labels"]] == [PLAIN, PADDED]
     assert (actual["label"], actual["finals_us"]) == ({"call": PADDED}, {"0": 19.0, "1": 10.0})
-    many = [SimpleNamespace(label={"number": i}) for i in range(40)]
+    many = [{"number": i} for i in range(40)]
     assert "labels" not in FastestOption(0, {}, {}).to_json(many)

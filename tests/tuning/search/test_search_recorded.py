@@ -86,7 +86,7 @@ def test_the_search_beats_random_sampling_at_equal_trials_and_the_cost_model_ear
 
 def test_a_recorded_space_has_every_point_of_its_file() -> None:
     actual = recorded(FILES[0].name)
-    assert actual.complete
+    assert len(actual.rows) == actual.space.size
     assert Status.PRUNED in {row.status for row in actual.rows.values()}
     assert all(actual.space.at(actual.number(config)) == config for config in actual.space)
     assert actual.candidate(actual.default).search_us == pytest.approx(1.118 * actual.optimum_us, rel=1e-3)
@@ -102,7 +102,7 @@ def test_a_point_that_was_not_recorded_is_never_proposed() -> None:
         del space.rows[number]
     search = Search(space.gemm, space.device, space.regime, [space.family()])
     assert len(search.ask(50)) == 2
-    assert not space.complete
+    assert len(space.rows) < space.space.size
 
 
 @pytest.mark.parametrize("data", [b"", b"not gzip", b"\x1f\x8b\x08\x00"])

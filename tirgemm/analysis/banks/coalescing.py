@@ -39,10 +39,6 @@ class CoalescingReport:
     aligned_bytes: Integers
 
     @property
-    def requests(self) -> int:
-        return len(self.sectors)
-
-    @property
     def sectors_per_request(self) -> float:
         """Mean over the requests that have an active lane; 0 where there is none."""
         return _ratio(self.sectors.sum(), (self.sectors > 0).sum())
@@ -60,11 +56,6 @@ class CoalescingReport:
     def line_efficiency(self) -> float:
         """Bytes asked for over bytes of the lines that were touched: what counts where whole lines are moved."""
         return _ratio(self.used_bytes.sum(), LINE_BYTES * self.lines.sum())
-
-    @property
-    def coalesced(self) -> bool:
-        """Whether no request moves more sectors than its bytes need."""
-        return bool((self.sectors == self.fewest_sectors).all())
 
 
 def analyze(addresses: ArrayLike, width: int, active: ArrayLike | None = None) -> CoalescingReport:

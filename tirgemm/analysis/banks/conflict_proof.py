@@ -63,11 +63,6 @@ class Proof:
     def conflict_free(self) -> bool:
         return self.collision is None
 
-    @property
-    def ways(self) -> float:
-        """Wavefronts over the fewest: 1 if free."""
-        return self.report.total_wavefronts / max(1, int(self.report.fewest.sum()))
-
     def __str__(self) -> str:
         what = f"layout {self.layout}, {self.pattern.name}: "
         if self.collision is None:

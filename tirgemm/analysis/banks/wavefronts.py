@@ -121,10 +121,6 @@ class BankReport:
         return self.wavefronts - self.fewest
 
     @property
-    def conflict_free(self) -> bool:
-        return not self.conflicts.any()
-
-    @property
     def total_wavefronts(self) -> int:
         return int(self.wavefronts.sum())
 

@@ -38,10 +38,6 @@ class OpcodeMix:
     turns: tuple[tuple[str, int], ...]
     once: tuple[str, ...]
 
-    def share(self, unit: str) -> float:
-        """Instructions of ``unit`` among those of the main loop; 0 where there is none."""
-        return dict(self.loop_units).get(unit, 0) / self.loop_instructions if self.loop_instructions else 0.0
-
 
 def opcode_mix(function: Function) -> OpcodeMix:
     """The mix of ``function``, of instructions that can run."""

@@ -69,7 +69,7 @@ class Function:
     """A kernel's machine code. ``irreducible``: jumps back to blocks that do not head a loop; such code has no trip
     counts.
 
-    Instructions of subroutines that it calls (``calls``) are among its own and in no loop of their callers.
+    Instructions of subroutines that it calls are among its own and in no loop of their callers.
     """
 
     name: str
@@ -88,11 +88,6 @@ class Function:
     def memory(self) -> tuple[Instruction, ...]:
         """Those of ``executed`` that touch memory, in order of address."""
         return tuple(i for i in self.executed if i.memory is not None)
-
-    @property
-    def calls(self) -> tuple[Instruction, ...]:
-        """Calls of subroutines."""
-        return tuple(i for i in self.executed if i.opcode == "CALL" and not _LABEL.search(" ".join(i.operands)))
 
     @property
     def unknown(self) -> tuple[str, ...]:

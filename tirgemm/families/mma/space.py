@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.tensorcore.names import DIRECT, HALF, LINE, MEANINGS, NONE, PADDED, PERMUTED, STAGED
+from tirgemm.families.tensorcore.names import CUT, DIRECT, HALF, LINE, MEANINGS, NONE, PADDED, PERMUTED, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import MMA_K, Tiling, loads, side
 from tirgemm.gemm import Gemm
@@ -55,16 +55,8 @@ def tiling(gemm: Gemm, config: Config) -> Tiling:
     knobs = (config["shared"], config["copy"], config["load"])
     return Tiling(
         gemm=gemm,
-        tile_m=config["tile_m"],
-        tile_n=config["tile_n"],
-        tile_k=config["tile_k"],
-        warps_m=config["warps_m"],
-        warps_n=config["warps_n"],
-        stages=config["stages"],
-        split=config["split"],
-        raster=config["raster"],
+        **config.part(CUT),
         epilogue=config["epilogue"],
-        resident=config["resident"],
         a=side(gemm, "a", config["tile_m"], config["tile_k"], threads, *knobs),
         b=side(gemm, "b", config["tile_n"], config["tile_k"], threads, *knobs),
         width_d=store_width(gemm),

@@ -24,6 +24,11 @@ LANE_ORDERS = ("row", "z")
 # One-dimensional, or rows of blocks by ``raster`` columns in x and the other columns in y.
 GRIDS = ("line", "plane")
 _ACCESS_BYTES = 16
+# Knobs that a tiling has as they are.
+_SAME = (
+    *("block_m", "block_n", "block_k", "pipeline", "unroll"),
+    *("raster", "resident", "reads", "lane_order", "barriers"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +138,7 @@ def tiling(gemm: Gemm, config: Config) -> ThreadTiling:
     asynchronous = knobs["pipeline"].startswith("async")
     lanes_n = knobs["lanes_n"]
     return ThreadTiling(
-        block_m=knobs["block_m"],
-        block_n=knobs["block_n"],
-        block_k=knobs["block_k"],
+        **config.part(_SAME),
         warps_m=threads_m * lanes_n // WARP,
         warps_n=threads_n // lanes_n,
         lanes_m=WARP // lanes_n,
@@ -151,14 +154,7 @@ def tiling(gemm: Gemm, config: Config) -> ThreadTiling:
         pad_b=knobs["pad"] if transposes(gemm, "b") else 0,
         element_bytes=DTYPE_BYTES[gemm.acc],
         buffers=PIPELINES[knobs["pipeline"]],
-        pipeline=knobs["pipeline"],
-        unroll=knobs["unroll"],
-        raster=knobs["raster"],
-        resident=knobs["resident"],
-        reads=knobs["reads"],
-        lane_order=knobs["lane_order"],
         plane=knobs["grid"] == "plane",
-        barriers=knobs["barriers"],
     )
 
 

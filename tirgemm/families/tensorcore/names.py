@@ -12,6 +12,8 @@ COPY, REPACK = "copy", "repack"
 DIRECT, STAGED = "direct", "staged"
 
 # What the knobs that mma and wmma share set.
+# Knobs that a tiling has as they are.
+CUT = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "stages", "split", "raster", "resident")
 MEANINGS = {
     "tile_m": "rows of D that a thread block computes",
     "tile_n": "columns of D that a thread block computes",

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.tensorcore.names import LINE, MEANINGS, NONE, STAGED
+from tirgemm.families.tensorcore.names import CUT, LINE, MEANINGS, NONE, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
 from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, side
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
@@ -47,16 +47,8 @@ def tiling(gemm: Gemm, config: Config) -> WmmaTiling:
     """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
     return WmmaTiling(
         gemm=gemm,
-        tile_m=config["tile_m"],
-        tile_n=config["tile_n"],
-        tile_k=config["tile_k"],
-        warps_m=config["warps_m"],
-        warps_n=config["warps_n"],
-        stages=config["stages"],
-        split=config["split"],
-        raster=config["raster"],
+        **config.part(CUT),
         epilogue=STAGED,
-        resident=config["resident"],
         a=_padded(gemm, "a", config["tile_m"], config),
         b=_padded(gemm, "b", config["tile_n"], config),
         width_d=store_width(gemm),

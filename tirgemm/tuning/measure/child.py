@@ -9,14 +9,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.tuning.measure.errors import MeasurementCrashed
 from tirgemm.tuning.measure.requests import Open, ReadBandwidth, Request
-from tirgemm.tuning.measure.session import Session
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import Channel, serve, without_torch
 from tirgemm.tuning.process.locks import DeviceLock
@@ -24,6 +23,11 @@ from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.result import Verification
 
+if TYPE_CHECKING:
+    from tirgemm.tuning.measure.cuda_session import CudaSession
+    from tirgemm.tuning.measure.host_session import HostSession
+
+Session: TypeAlias = "CudaSession | HostSession"
 # Finalists of one selection stay loaded: unloading a GPU library costs milliseconds.
 _LOADED = 12
 

@@ -83,7 +83,7 @@ class _Contender:
 
 
 class CudaSession:
-    """One GPU, with what verification keeps."""
+    """One GPU, opened for verification (``backend``, ``chains``) and timing, with what verification keeps."""
 
     def __init__(self, device: Device, alive: Callable[[], None]) -> None:
         self.device = device
@@ -97,6 +97,7 @@ class CudaSession:
         alive()
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
+        """Samples of ``kernel`` and, interleaved, of its opponents and baselines."""
         options = request.options
         gemm = options.problem(kernel.gemm)
         absent: dict[str, str] = {}
@@ -170,6 +171,8 @@ class CudaSession:
         return SampleSet(ours, options.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
 
     def stream(self) -> SampleSet:
+        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds; of writing as many
+        ``conditions["write_us"]``."""
         return gpu_stream(self._gpu, lambda at, nbytes: self.backend.fill_normal(at, nbytes, "f16", 0), self._alive)
 
     def require_usable(self) -> None:
@@ -204,7 +207,7 @@ class CudaSession:
                     lambda i, best: self._screened(baseline.context, candidates[i], turn, regime, best),
                     lambda best: self._final(baseline.context, {i: candidates[i] for i in best}, count, regime),
                 )
-                chosen[name] = choice.to_json(candidates)
+                chosen[name] = choice.to_json([candidate.label for candidate in candidates])
                 index = choice.index
             return _contender(baseline.context, candidates[index], range(count))
 

@@ -61,7 +61,8 @@ _Prepare = Callable[[_Operands], Iterator[Call]]
 
 
 class HostSession:
-    """The CPU, with what verification keeps."""
+    """The CPU, opened for verification (``backend``; its launches do not overlap, so that it has no ``chains``) and
+    timing, with what verification keeps."""
 
     def __init__(self, device: Device, alive: Callable[[], None]) -> None:
         self.device = device
@@ -76,6 +77,7 @@ class HostSession:
         self._kept: tuple[Gemm, int, list[_Operands]] | None = None
 
     def time(self, kernel: Kernel, against: dict[str, Kernel], request: Time) -> SampleSet:
+        """Samples of ``kernel`` and, interleaved, of its opponents and baselines."""
         options = request.options
         gemm = options.problem(kernel.gemm)
         absent: dict[str, str] = {}
@@ -149,6 +151,7 @@ class HostSession:
         return itertools.cycle(baseline.chosen(known[name], operands.views))
 
     def stream(self) -> SampleSet:
+        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds."""
         read = _Evictor(_ROTATION * self._cache)
         read()
         samples = []

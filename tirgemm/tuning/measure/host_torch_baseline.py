@@ -91,7 +91,7 @@ class HostTorchBaseline:
             samples = alternate({str(index): block(index) for index in best}, _FINAL, self._alive)
             return {int(index): statistics.median(taken) for index, taken in samples.items()}
 
-        return choose(len(self.ways), screen, final).to_json(self.ways)
+        return choose(len(self.ways), screen, final).to_json([way.label for way in self.ways])
 
     def chosen(self, choice: dict[str, Any], sets: list[dict[str, View]]) -> list[Call]:
         """The calls of the way that ``choose`` has chosen, one for each set of operands; PyTorch has its threads from

@@ -160,10 +160,6 @@ class DeviceLock:
         self._gate = FileLock(folder / f"{lock_key}.gate", shared=shared, on_wait=on_wait)
         self._lock = FileLock(folder / f"{lock_key}.lock", shared=shared, on_wait=on_wait)
 
-    @property
-    def held(self) -> bool:
-        return self._lock.held
-
     def acquire(self, timeout_s: float | None = None, cancel: threading.Event | None = None) -> None:
         """As FileLock.acquire."""
         started = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from tirgemm.config import Config
@@ -116,14 +116,7 @@ class Certificate:
     at: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kernel_sha256": self.kernel_sha256,
-            "passed": self.passed,
-            "tests": list(self.tests),
-            "reference": self.reference,
-            "environment": self.environment,
-            "at": self.at,
-        }
+        return asdict(self) | {"tests": list(self.tests)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Certificate:

@@ -33,13 +33,6 @@ class BaselineOption:
     call: Callable[[int], Call]
 
 
-class Labelled(Protocol):
-    """What ``Choice.to_json`` names."""
-
-    @property
-    def label(self) -> dict[str, Any]: ...
-
-
 class Baseline(Protocol):
     """A library's matmul for one problem."""
 
@@ -61,18 +54,18 @@ class FastestOption:
     finals_us: dict[int, float]
     refused: dict[int, str] = field(default_factory=dict)
 
-    def to_json(self, candidates: Sequence[Labelled]) -> dict[str, Any]:
+    def to_json(self, labels: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """``screened_us`` by index, null for those that refused; ``refused`` holds at most three reasons; ``labels`` of
         few."""
         record: dict[str, Any] = {
-            "candidates": len(candidates),
+            "candidates": len(labels),
             "chosen": self.index,
-            "label": candidates[self.index].label,
-            "screened_us": [_rounded(self.screened_us.get(i)) for i in range(len(candidates))],
+            "label": labels[self.index],
+            "screened_us": [_rounded(self.screened_us.get(i)) for i in range(len(labels))],
             "finals_us": {str(i): _rounded(us) for i, us in self.finals_us.items()},
         }
-        if len(candidates) <= _MOST_LABELS:
-            record["labels"] = [candidate.label for candidate in candidates]
+        if len(labels) <= _MOST_LABELS:
+            record["labels"] = list(labels)
         if self.refused:
             record["refused"] = {str(i): reason for i, reason in list(self.refused.items())[:3]}
         return record
