@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.expr import Dim, evaluate, make
@@ -17,9 +18,6 @@ from tirgemm.gemm import DTYPE_NAMES, OPERANDS, Gemm, Operand, Range
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
-
-# A product and a sum, a * b + c, rounded once.
-Fma = Callable[[Any, Any, Any], Any]
 
 # Flat offsets are computed in the dtype of the shape: int32 addresses no element beyond this.
 _INT32_ELEMENTS = 2**31 - 1
@@ -54,20 +52,18 @@ def epilogue(
     alpha: Any,
     beta: Any,
     *,
-    activate: Callable[[str, Any], Any] | None = None,
+    maths: Maths | None = None,
     lanes: int = 1,
-    fma: Fma | None = None,
 ) -> Any:
     """The output element of one accumulated sum, in the output's dtype; what does not occur is ignored.
 
     ``acc`` has any float dtype, ``c`` and ``bias`` the output's, ``alpha`` and ``beta`` are float32. Shared by every
-    family, so that all of them compute the same formula; ``activate(act, x)`` may stand in for ``activation``, and
-    ``acc``, ``c`` and ``bias`` may be vectors of ``lanes``. ``fma`` is how an invariant problem adds beta times C to
-    alpha times the sum: of two products a compiler contracts either with the addition, not the same one for every row.
+    family, so that all of them compute the same formula, in the ``maths`` of its target; ``acc``, ``c`` and ``bias``
+    may be vectors of ``lanes``.
     """
     from tvm.tirx.script import builder as tir
 
-    value = combine(gemm, acc, c, bias, alpha, beta, activate=activate, lanes=lanes, fma=fma)
+    value = combine(gemm, acc, c, bias, alpha, beta, maths=maths, lanes=lanes)
     return tir.cast(value, DTYPE_NAMES[gemm.out] if lanes == 1 else f"{DTYPE_NAMES[gemm.out]}x{lanes}")
 
 
@@ -79,9 +75,8 @@ def combine(
     alpha: Any,
     beta: Any,
     *,
-    activate: Callable[[str, Any], Any] | None = None,
+    maths: Maths | None = None,
     lanes: int = 1,
-    fma: Fma | None = None,
 ) -> Any:
     """``epilogue`` before it rounds to the output's dtype: in fp32."""
     from tvm.tirx.script import builder as tir
@@ -92,25 +87,13 @@ def combine(
     value = f32(acc)
     if gemm.alpha:
         value = alpha * value
-    if gemm.beta and gemm.alpha and gemm.invariant and fma is not None:
-        value = fma(beta, f32(c), value)
+    if gemm.beta and gemm.alpha and gemm.invariant and maths is not None:
+        value = maths.fma(beta, f32(c), value)
     elif gemm.beta:
         value = value + beta * f32(c)
     if gemm.bias:
         value = value + f32(bias)
-    return (activate or activation)(gemm.act, value)
-
-
-def cuda_fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float32, rounded once, in CUDA."""
-    from tvm.tirx.script import builder as tir
-
-    return tir.call_pure_extern("float32", "fmaf", a, b, c)
-
-
-def identity_activation(_: str, value: Any) -> Any:
-    """Stands in for ``activation``: its formulas mention the value several times, so a kernel computes that first."""
-    return value
+    return (maths.activation if maths is not None else activation)(gemm.act, value)
 
 
 def activation(act: str, x: Any) -> Any:
@@ -134,6 +117,31 @@ def activation(act: str, x: Any) -> Any:
         root = tir.rsqrt(f32(1) + tir.exp(f32(0) - x))
         return x * root * root
     return x
+
+
+@dataclass(frozen=True)
+class Maths:
+    """How a target computes parts of the epilogue.
+
+    ``fma(a, b, c)``: a * b + c of float32, rounded once. An invariant problem adds beta times C to alpha times the sum
+    so: of two products a compiler contracts either with the addition, and not the same one for every row.
+    ``activation(act, x)``: as the function ``activation``.
+    """
+
+    fma: Callable[[Any, Any, Any], Any]
+    activation: Callable[[str, Any], Any] = activation
+
+
+def cuda_fma(a: Any, b: Any, c: Any) -> Any:
+    """CUDA's fmaf."""
+    from tvm.tirx.script import builder as tir
+
+    return tir.call_pure_extern("float32", "fmaf", a, b, c)
+
+
+CUDA = Maths(cuda_fma)
+# Without the activation: its formulas mention the value several times, so a kernel computes that first.
+CUDA_BEFORE_ACTIVATION = Maths(cuda_fma, lambda _, value: value)
 
 
 def dense_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:

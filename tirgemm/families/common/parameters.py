@@ -8,7 +8,7 @@ from typing import Any
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
-from tirgemm.workload import cuda_fma, epilogue, evaluate_symbolic
+from tirgemm.workload import CUDA, epilogue, evaluate_symbolic
 
 # Where an operand is read from a copy: elements from a row to the next, and from a matrix to the next.
 Lying = Mapping[Operand, tuple[Dim, Dim]]
@@ -81,7 +81,7 @@ class StagedWriter:
         """Store the output of a sum."""
         c = self.c[self.place(z, i, j)] if self.c is not None else None
         bias = self.bias[j] if self.bias is not None else None
-        value = epilogue(self.gemm, total, c, bias, self.alpha, self.beta, fma=cuda_fma)
+        value = epilogue(self.gemm, total, c, bias, self.alpha, self.beta, maths=CUDA)
         self.tir.buffer_store(self.d, value, self.place(z, i, j))
 
     # -- expressions ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.maths import activation
 from tirgemm.families.x86.script import Emitter
 from tirgemm.launch import Param
-from tirgemm.workload import epilogue, named
+from tirgemm.workload import Maths, epilogue, named
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -162,9 +162,11 @@ class _Multiply:
             self.bias[column] if self.bias is not None else None,
             self.alpha,
             self.beta,
-            activate=lambda act, x: activation(self.tir, emit.hold, act, x),
+            maths=Maths(
+                lambda a, b, c: self.tir.fma(a if lanes == 1 else self.tir.Broadcast(a, lanes), b, c),
+                lambda act, x: activation(self.tir, emit.hold, act, x),
+            ),
             lanes=lanes,
-            fma=lambda a, b, c: self.tir.fma(a if lanes == 1 else self.tir.Broadcast(a, lanes), b, c),
         )
         self.tir.buffer_store(self.d, value, at)
 

@@ -171,8 +171,7 @@ class CudaSession:
         return SampleSet(ours, options.reason, {name: tuple(s) for name, s in samples.items()}, conditions)
 
     def stream(self) -> SampleSet:
-        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds; of writing as many
-        ``conditions["write_us"]``."""
+        """Samples of reading ``conditions["bytes"]`` bytes that no cache holds, and ``write_us`` of writing them."""
         return gpu_stream(self._gpu, lambda at, nbytes: self.backend.fill_normal(at, nbytes, "f16", 0), self._alive)
 
     def require_usable(self) -> None:

@@ -18,7 +18,7 @@ from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.tile import permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
-from tirgemm.workload import activation, combine, cuda_fma, identity_activation
+from tirgemm.workload import CUDA_BEFORE_ACTIVATION, activation, combine
 
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _STMATRIX = "stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16"
@@ -100,9 +100,7 @@ class Epilogue:
                 )
             scalars = self.args.scalars
             value = combine(
-                *(gemm, sums[e], c, bias, scalars.get("alpha"), scalars.get("beta")),
-                activate=identity_activation,
-                fma=cuda_fma,
+                gemm, sums[e], c, bias, scalars.get("alpha"), scalars.get("beta"), maths=CUDA_BEFORE_ACTIVATION
             )
             T.buffer_store(self.pair, value, [e])
             if gemm.act != "none":

@@ -13,7 +13,7 @@ from tvm.script import tirx as T
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, REDUCE_THREADS, reduce_grid, reduce_lanes
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
-from tirgemm.workload import activation, combine, cuda_fma, identity_activation
+from tirgemm.workload import CUDA_BEFORE_ACTIVATION, activation, combine
 
 
 def reduce_kernel(plan, arguments):
@@ -110,9 +110,7 @@ class Outputs:
             c = args.elements_of("c")[place]
         scalars = args.scalars
         value = combine(
-            *(gemm, self.total[e], c, bias, scalars.get("alpha"), scalars.get("beta")),
-            activate=identity_activation,
-            fma=cuda_fma,
+            gemm, self.total[e], c, bias, scalars.get("alpha"), scalars.get("beta"), maths=CUDA_BEFORE_ACTIVATION
         )
         # The activation's formula mentions the value several times, so that is computed first.
         T.buffer_store(self.total, value, [e])
