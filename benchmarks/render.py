@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import (
     bank_tables,
-    breadth_table,
+    comparison_tables,
     counter_tables,
     evidence_tables,
     ladder_tables,
@@ -55,7 +55,7 @@ OF_ALL: Mapping[str, Mapping[str, Callable[[Path, Path], str]]] = {
 }
 OF_DEVICE = (
     suite_tables.TABLES
-    | breadth_table.TABLES
+    | comparison_tables.TABLES
     | evidence_tables.TABLES
     | models.TABLES
     | service_speed.TABLES

@@ -37,7 +37,7 @@ def bench(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
     regime: Annotated[str, typer.Option(help="sustained, isolated, or both with a comma.")] = "sustained",
     variants: Annotated[
-        str, typer.Option(help="Of default, zero_shot, quick, standard, tuned, with commas.")
+        str, typer.Option(help="Of default, zero_shot, quick, standard, standard_again, tuned, with commas.")
     ] = "default,tuned",
     baselines: Annotated[
         str | None, typer.Option(help="Names with commas, or none; default: all that can be measured here.")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.artifact_samples import cpu
 from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tirgemm import Config, Gemm
+from tirgemm.bench import suite_run
 from tirgemm.bench.results import ResultsFile, Row, environment
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suite_run import Bench, BenchOptions, Work
+from tirgemm.errors import InvalidRequest
 from tirgemm.families import FAMILIES
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 
@@ -62,3 +65,25 @@ def test_clocked_answers_are_whole_and_say_how_long_they_took(tmp_path: Path) ->
     by_variant = rows(tmp_path, bench, "zero_shot quick", clock=True)
     assert by_variant["quick"]["seconds"] > by_variant["zero_shot"]["seconds"] > 0
     assert [t.options.reason for t in bench.fake.timed].count("report") == 1, "a certified kernel with its figures"
+
+
+def test_a_second_search_draws_with_another_seed_and_is_raced_beside_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    make = suite_run.tuning_class
+
+    def recorded(gemm: Gemm) -> Any:
+        made = make(gemm)
+        return lambda *given, seed, **named: seeds.append(seed) or made(*given, seed=seed, **named)
+
+    monkeypatch.setattr(suite_run, "tuning_class", recorded)
+    bench = FakeBench()
+    by_variant = rows(tmp_path, bench, "standard standard_again")
+    assert list(by_variant) == ["standard", "standard_again"]
+    assert seeds[-1] == 1
+    assert set(seeds[:-1]) == {0}
+    assert by_variant["standard"]["races"][0]["at"] == by_variant["standard_again"]["races"][0]["at"]
+    for variants, options in (("standard_again", {}), ("standard standard_again", {"clock": True})):
+        with pytest.raises(InvalidRequest, match="'standard_again' is compared with 'standard'"):
+            rows(tmp_path / "other", bench, variants, **options)

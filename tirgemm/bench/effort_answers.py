@@ -17,8 +17,10 @@ from tirgemm.tuning.tune import Tuning
 if TYPE_CHECKING:
     from tirgemm.tuning.workbench import Workbench
 
+# What a second search from nothing chooses, which draws with another seed: how far two users' kernels lie apart.
+AGAIN = "standard_again"
 # The variants of a results file that are what an effort gives.
-EFFORTS = {"zero_shot": Effort.NONE, "quick": Effort.QUICK, "standard": Effort.STANDARD}
+EFFORTS = {"zero_shot": Effort.NONE, "quick": Effort.QUICK, "standard": Effort.STANDARD, AGAIN: Effort.STANDARD}
 
 MakeTuning = Callable[["Workbench", Budget | None], Tuning]
 
@@ -32,21 +34,24 @@ class EffortAnswer:
 
 
 def fresh_tuning(variants: Iterable[str], workbench: Workbench, tuning: MakeTuning) -> Tuning | None:
-    """A tuning with the largest effort of ``variants`` on a store of its own, which is empty; None where there is
-    none."""
-    asked = [EFFORTS[name] for name in variants if name in EFFORTS]
+    """A tuning with the largest effort of ``variants`` but ``AGAIN`` on a store of its own, which is empty; None where
+    there is none."""
+    asked = [effort for name, effort in _asked(variants).items() if name != AGAIN]
     if not asked:
         return None
     return tuning(workbench.on(MemoryStore()), Budget.of(max(asked, key=lambda effort: effort.level)))
 
 
-def chosen_answers(variants: Iterable[str], fresh: Tuning, default: Entrant) -> dict[str, EffortAnswer]:
-    """What the search of each effort chooses, the least first, each on from the one before; there is no certificate."""
+def chosen_answers(
+    variants: Iterable[str], fresh: Tuning, default: Entrant, again: Callable[[], Tuning]
+) -> dict[str, EffortAnswer]:
+    """What the search of each effort chooses, the least first, each on from the one before, but ``AGAIN``, which
+    searches with the tuning that ``again`` makes; there is no certificate."""
     answers: dict[str, EffortAnswer] = {}
     for name, effort in _asked(variants).items():
         answers[name] = EffortAnswer(default)
         if effort is not Effort.NONE:
-            finalist = fresh.selected(Budget.of(effort))
+            finalist = (again() if name == AGAIN else fresh).selected(Budget.of(effort))
             answers[name] = EffortAnswer(Entrant(finalist.config, finalist.package))
     return answers
 

@@ -19,6 +19,7 @@ from tirgemm.artifact import Trust
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest, Entrant, chosen_baselines, failed_row
 from tirgemm.bench.effort_answers import (
+    AGAIN,
     EFFORTS,
     EffortAnswer,
     MakeTuning,
@@ -38,6 +39,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records.comparable_times import fastest, known_candidates
+from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.search.neighbourhood import adapted
 from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.tune import Tuning
@@ -164,6 +166,8 @@ class Bench:
         chosen = tuple(variants)
         if unknown := [variant for variant in chosen if variant not in VARIANTS]:
             raise InvalidRequest(f"variant {unknown[0]!r} is unknown; variants are {', '.join(VARIANTS)}")
+        if AGAIN in chosen and ("standard" not in chosen or self.options.clock):
+            raise InvalidRequest(f"variant {AGAIN!r} is compared with 'standard': ask for both, and without --clock")
         started = time.monotonic()
         shapes = list(self._shapes(works, chosen, on_row))
         done = 0
@@ -215,8 +219,9 @@ class Bench:
             configs += [config for config in best if accepted(family.rules, gemm, config, self.workbench.device)]
         return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists], fresh=fresh)
 
-    def _tuning(self, work: Work, gemm: Gemm) -> MakeTuning:
-        seed, families, control = self.options.seed, self.options.families, Control(self.options.on_event)
+    def _tuning(self, work: Work, gemm: Gemm, *, again: bool = False) -> MakeTuning:
+        """``again``: with another seed."""
+        seed, families, control = self.options.seed + again, self.options.families, Control(self.options.on_event)
         return lambda bench, budget: tuning_class(gemm)(
             gemm, bench, work.regime, budget, seed=seed, families=families, control=control
         )
@@ -354,7 +359,10 @@ class Bench:
         if self.options.clock:
             answers = clocked_answers(variants, self.workbench, self._tuning(shape.work, shape.gemm))
         else:
-            answers = chosen_answers(variants, fresh, field.default)
+            again = self._tuning(shape.work, shape.gemm, again=True)
+            answers = chosen_answers(
+                variants, fresh, field.default, lambda: again(self.workbench.on(MemoryStore()), fresh.budget)
+            )
         for name, answer in answers.items():
             if answer.entrant.is_same_kernel(field.default, self._trust):
                 answers[name] = EffortAnswer(field.default, answer.seconds)

@@ -1,11 +1,12 @@
-"""The table of suite ``breadth``: each problem beside the plain one of its sizes and the baselines."""
+"""Tables within one file: of suite ``breadth`` each problem beside the plain one, and searches from nothing beside
+each other."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from benchmarks import breadth_table
+from benchmarks import comparison_tables
 from tests.bench.test_results import COMMIT
 from tests.bench.test_suite_tables import GPU, cells, raced
 from tirgemm.bench.results import ResultsFile, environment
@@ -15,16 +16,16 @@ from tirgemm.gemm import Gemm
 def test_a_problem_stands_beside_the_plain_one_of_its_sizes(tmp_path: Path) -> None:
     changed = ["64x64x64:f16:nt:bias:act=relu", "1..64x64x64:bf16:tt:batch=2", "64x64x64:f16:nt:out=f32"]
     for text in changed:
-        assert breadth_table.plain(Gemm.parse(text)) == Gemm.parse("64x64x64:f16:nt")
+        assert comparison_tables.plain(Gemm.parse(text)) == Gemm.parse("64x64x64:f16:nt")
     gemms = [str(Gemm.parse(text)) for text in ("64x64x64:f16:nt", *changed)]
     (tmp_path / "breadth.json").write_text(json.dumps({"name": "breadth", "source": "", "gemms": gemms}))
     path = tmp_path / "results" / "gpu" / "breadth.sustained.json"
-    assert "Not measured yet" in breadth_table.breadth(path.parent, tmp_path)
+    assert "Not measured yet" in comparison_tables.breadth(path.parent, tmp_path)
     file = ResultsFile(path, "breadth", "sustained", environment(GPU, None, COMMIT), resume=False)
     file.put(raced(gemms[0], "quick", 10.0, {"torch.matmul": 11.0, "cublaslt_best": 8.0}))
     file.put(raced(gemms[1], "quick", 12.5, {"torch.matmul": 25.0, "torch.compile": 15.0}))
     file.put(raced(gemms[2], "quick", 20.0, {"torch.matmul": 10.0}))
-    table = breadth_table.breadth(path.parent, tmp_path)
+    table = comparison_tables.breadth(path.parent, tmp_path)
     assert cells(table, f"`{gemms[0]}`") == ["10.00", "1.000", "1.100", "", "0.800"]
     assert cells(table, f"`{gemms[1]}`") == ["12.50", "0.800", "2.000", "1.200", ""]
     assert cells(table, f"`{gemms[2]}`")[:3] == ["20.00", "1.000", "0.500"], "two products in twice the time"
@@ -34,3 +35,14 @@ def test_a_problem_stands_beside_the_plain_one_of_its_sizes(tmp_path: Path) -> N
         "1.200 (1.200; 1 of 3)",
         "0.800 (0.800; 1 of 3)",
     ]
+
+
+def test_two_searches_of_a_problem_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "judge-103.sustained.json"
+    assert "Not measured yet" in comparison_tables.repeated(path.parent, tmp_path)
+    file = ResultsFile(path, "judge-103", "sustained", environment(GPU, None, COMMIT), resume=False)
+    for text, first, again in (("64x64x64", 10.0, 10.1), ("64x64x128", 10.0, 9.5), ("64x64x256", 4.0, 4.0)):
+        file.put(raced(f"{text}:f16:nt", "standard", first, {}), raced(f"{text}:f16:nt", "standard_again", again, {}))
+    file.put(raced("64x64x512:f16:nt", "standard", 1.0, {}))
+    table = comparison_tables.repeated(path.parent, tmp_path)
+    assert cells(table, "judge-103") == ["sustained", "3", "3", "2 (67%)", "5.3%"]
