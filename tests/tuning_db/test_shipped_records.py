@@ -152,6 +152,24 @@ def test_a_file_that_is_damaged_or_has_no_index_is_refused_with_its_name(databas
         pack(tmp_path / "nowhere" / "x.jsonl.gz", [DEVICE], [])
 
 
+@pytest.mark.parametrize(("count", "shared"), [(2, True), (64, False)])
+def test_small_problems_share_a_member_which_ends_with_a_large_one(tmp_path: Path, count: int, shared: bool) -> None:
+    first = measured_on(DEVICE, GEMM, times(*range(1, count + 1)))
+    path = tmp_path / "cut.jsonl.gz"
+    pack(path, [DEVICE], [*first, *measured_on(DEVICE, OTHER_GEMM, times(1))])
+    whole = ShippedFile(path)
+    assert whole.candidates(DEVICE.key, str(GEMM), REGIME) == tuple(first)
+    assert len(whole.candidates(DEVICE.key, str(OTHER_GEMM), REGIME)) == 1
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InvalidRequest, match="is damaged at"):
+        ShippedFile(path).candidates(DEVICE.key, str(OTHER_GEMM), REGIME)
+    if shared:
+        with pytest.raises(InvalidRequest, match="is damaged at"):
+            ShippedFile(path).candidates(DEVICE.key, str(GEMM), REGIME)
+    else:
+        assert ShippedFile(path).candidates(DEVICE.key, str(GEMM), REGIME) == tuple(first)
+
+
 def test_the_script_packs_exports_on_top_of_each_other(database: Database, tmp_path: Path) -> None:
     for number in (1, 2):
         SqlStore(database).add_candidate(candidate(number))

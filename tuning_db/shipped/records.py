@@ -16,6 +16,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import records_file, shipped
 from tirgemm.tuning_db.record_values import plain_candidates, value_in
 
@@ -30,7 +31,8 @@ _FAMILY = re.compile(rb'"config":\{"family":"([^"\\]+)"')
 
 @dataclass(frozen=True)
 class _Head:
-    """The first member of a file: its devices, and where each problem's member is. ``start`` is where the first is."""
+    """The first member of a file: its devices, and where the member with each problem is. ``start`` is where the first
+    is."""
 
     devices: tuple[Device, ...]
     members: dict[tuple[str, str, Regime], tuple[int, int]]
@@ -38,7 +40,7 @@ class _Head:
 
 
 class ShippedFile:
-    """One records file whose candidates of a device class, problem and regime are a gzip member of their own.
+    """One records file whose candidates of a device class, problem and regime lie in one gzip member.
 
     Nothing is read before it is asked for, and then the index and what was asked for alone. Raises InvalidRequest for a
     file that is damaged or has no index.
@@ -56,7 +58,7 @@ class ShippedFile:
 
     @property
     def places(self) -> Collection[tuple[str, str, Regime]]:
-        """Device key, problem and regime of every member."""
+        """Device key, problem and regime of everything."""
         return self._head.members.keys()
 
     @property
@@ -65,17 +67,23 @@ class ShippedFile:
         return {Gemm.parse(gemm) for gemm in {gemm for _, gemm, _ in self.places}}
 
     def _read(self, device_key: str, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
-        lines = self._text(device_key, gemm, regime).splitlines()
         try:
-            return tuple(plain_candidates(map(json.loads, lines)))
+            return tuple(plain_candidates(map(json.loads, self._lines(device_key, gemm, regime))))
         except (KeyError, ValueError) as error:
             raise self._damaged(gemm, regime, error) from error
 
     def _read_families(self, device_key: str, gemm: str, regime: Regime) -> frozenset[str]:
-        return frozenset(name.decode() for name in _FAMILY.findall(self._text(device_key, gemm, regime)))
+        lines = self._lines(device_key, gemm, regime)
+        return frozenset(name.decode() for line in lines for name in _FAMILY.findall(line))
 
-    def _text(self, device_key: str, gemm: str, regime: Regime) -> bytes:
-        """The lines of a member; none where there is no such member."""
+    def _lines(self, device_key: str, gemm: str, regime: Regime) -> list[bytes]:
+        """The lines of a problem; none where there is no such problem."""
+        named = zip(("device_key", "gemm", "regime"), (device_key, gemm, regime), strict=True)
+        wanted = [f'"{name}":{dump_json(value)}'.encode() for name, value in named]
+        return [line for line in self._member(device_key, gemm, regime).splitlines() if all(w in line for w in wanted)]
+
+    def _member(self, device_key: str, gemm: str, regime: Regime) -> bytes:
+        """The member with a problem; empty where there is none."""
         place = self._head.members.get((device_key, gemm, regime))
         if place is None:
             return b""
