@@ -21,7 +21,7 @@ _CANDIDATES = 64
 
 
 # Device key, problem and regime.
-Place = tuple[str, str, str]
+MemberKey = tuple[str, str, str]
 
 
 def pack(path: Path, devices: Sequence[Device], candidates: Iterable[Candidate]) -> None:
@@ -31,7 +31,7 @@ def pack(path: Path, devices: Sequence[Device], candidates: Iterable[Candidate])
     from its start, as any records file: unpacking goes on from member to member. The devices are named without UUID and
     index: a class is meant. Equal records make equal files. Raises StoreError.
     """
-    groups: dict[Place, list[Candidate]] = {}
+    groups: dict[MemberKey, list[Candidate]] = {}
     for candidate in candidates:
         groups.setdefault((candidate.device_key, str(candidate.gemm), candidate.regime), []).append(candidate)
     members: list[bytes] = []
@@ -59,9 +59,9 @@ def pack(path: Path, devices: Sequence[Device], candidates: Iterable[Candidate])
         unfinished.unlink(missing_ok=True)
 
 
-def _shared(groups: Mapping[Place, Sequence[Candidate]]) -> Iterator[list[Place]]:
+def _shared(groups: Mapping[MemberKey, Sequence[Candidate]]) -> Iterator[list[MemberKey]]:
     """The problems of each member, in their order."""
-    places: list[Place] = []
+    places: list[MemberKey] = []
     count = 0
     for place, group in groups.items():
         places.append(place)
