@@ -40,7 +40,7 @@ class Engine(Protocol):
 
     def warm(self) -> None:
         """Get ready in the background, so that the next job need not wait: for what was never started, or was killed
-        with the last job."""
+        with the last job, on this device or on one that helped."""
         ...
 
     def require_usable(self, cancel: threading.Event) -> None:
@@ -159,6 +159,7 @@ class TuningEngine:
         self._prepared = prepared
         self._opened: Workbench | None = None
         self._working = False
+        self._unusable = False
 
     def devices(self) -> list[Device]:
         return [self._device]
@@ -169,12 +170,15 @@ class TuningEngine:
 
     def warm(self) -> None:
         self._bench().warm()
+        for helper in self._helpers():
+            helper.warm()
         self._imports.start()
 
     def require_usable(self, cancel: threading.Event) -> None:
         measurer = self._bench().measurer
         if measurer is not None:
             measurer.require_usable(cancel)
+        self._unusable = False
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         if self._prepared is None or self._opened is None:
@@ -271,10 +275,15 @@ class TuningEngine:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """The block is work on this engine's device, which is not lent meanwhile."""
+        """The block is work on this engine's device, which is not lent meanwhile, nor while it cannot be opened."""
         working, self._working = self._working, True
         try:
             yield
+        except DeviceUnavailable:
+            self._unusable = True
+            raise
+        else:
+            self._unusable = False
         finally:
             self._working = working
 
@@ -288,6 +297,7 @@ class TuningEngine:
         return [e for e in self._siblings() if e is not self and any(device.key == key for device in e.devices())]
 
     def lent(self) -> Measurer | None:
-        """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
-        the one request that it is lent for."""
-        return self._opened.measurer if self._opened is not None and not self._working else None
+        """This engine's measuring process, where it is warm, usable and has no work; what it is asked for meanwhile
+        waits for the one request that it is lent for."""
+        idle = self._opened is not None and not self._working and not self._unusable
+        return self._opened.measurer if self._opened is not None and idle else None

@@ -85,9 +85,8 @@ class Measurer(Closing):
     process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
     be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call, and for
     ``grace_s`` longer, the process is killed and Cancelled is raised, within a tenth of a second; what ends before that
-    is answered. ``on_wait`` is told what a call waits for
-    (the device's lock), and "" when it goes on and at its end. ``start`` starts the process, of a device and with the
-    folder of its lock.
+    is answered. ``on_wait`` is told what a call waits for (the device's lock), and "" when it goes on and at its end.
+    ``start`` starts the process, of a device and with the folder of its lock.
     """
 
     def __init__(
@@ -198,11 +197,14 @@ class Measurer(Closing):
 
     def require_usable(self, cancel: Flag | None = None) -> None:
         """Open the device in the measuring process, in a new one where the last has died. Raises DeviceUnavailable
-        where it cannot be opened: then no failure before this says anything of a kernel. Raises Cancelled, too."""
+        where it cannot be opened: then no failure before this says anything of a kernel. Raises Cancelled, too, and
+        AlreadyRunning."""
         try:
             self._ask(Open(self.device, self.lock_dir), cancel, max(self.timeout_s, _OPEN_S))
         except MeasurementFailed as error:
             raise DeviceUnavailable(f"device {self.device.name} cannot be opened any more: {error}") from error
+        except (OSError, RuntimeError) as error:  # no memory, process or descriptor for it, say
+            raise DeviceUnavailable(f"the measuring process of {self.device.name} does not start: {error}") from error
 
     def close(self) -> None:
         """Stop the measuring process."""
