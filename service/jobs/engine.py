@@ -159,7 +159,6 @@ class TuningEngine:
         self._prepared = prepared
         self._opened: Workbench | None = None
         self._working = False
-        self._unusable = False
 
     def devices(self) -> list[Device]:
         return [self._device]
@@ -178,7 +177,6 @@ class TuningEngine:
         measurer = self._bench().measurer
         if measurer is not None:
             measurer.require_usable(cancel)
-        self._unusable = False
 
     def prepare(self, waiting: Sequence[JobRequest], bare: Sequence[JobRequest]) -> list[JobRequest]:
         if self._prepared is None or self._opened is None:
@@ -275,15 +273,10 @@ class TuningEngine:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """The block is work on this engine's device, which is not lent meanwhile, nor while it cannot be opened."""
+        """The block is work on this engine's device, which is not lent meanwhile."""
         working, self._working = self._working, True
         try:
             yield
-        except DeviceUnavailable:
-            self._unusable = True
-            raise
-        else:
-            self._unusable = False
         finally:
             self._working = working
 
@@ -299,5 +292,5 @@ class TuningEngine:
     def lent(self) -> Measurer | None:
         """This engine's measuring process, where it is warm, usable and has no work; what it is asked for meanwhile
         waits for the one request that it is lent for."""
-        idle = self._opened is not None and not self._working and not self._unusable
-        return self._opened.measurer if self._opened is not None and idle else None
+        measurer = self._opened.measurer if self._opened is not None and not self._working else None
+        return None if measurer is None or measurer.unusable else measurer
