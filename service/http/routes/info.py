@@ -68,10 +68,9 @@ async def readyz(state: State) -> Readiness:
             unusable = [device.without_reason() for device in unusable]
         if not workers:
             missing["worker"] = "no worker is alive; start one with `tirgemm worker`"
-        elif unusable and not any(worker.usable_keys for worker in workers):
-            missing["device"] = "no device can be used: " + "; ".join(
-                f"{each.name}: {each.reason}" for each in unusable
-            )
+        elif not any(worker.usable_keys for worker in workers):
+            reasons = "; ".join(f"{each.name}: {each.reason}" for each in unusable)
+            missing["device"] = f"no device can be used: {reasons or 'no worker has one now'}"
         if blobs_fault:
             missing["blobs"] = blobs_fault
     if missing:

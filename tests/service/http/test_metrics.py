@@ -150,6 +150,8 @@ def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPa
     service.queue.register_worker("worker:1:0", [CPU], faults=["GPU GPU-1 cannot be opened"])
     assert missing() == ["device"]
     assert "no device can be used: cpu: GPU GPU-1 cannot be opened" in service.http.get("/readyz").json()["detail"]
+    service.queue.register_worker("worker:1:0", [])  # on a Ray cluster without nodes, say
+    assert missing() == ["device"]
     service.queue.register_worker("worker:1:0", [CPU])
     shutil.rmtree(service.state.database.blobs.folder)
     assert missing() == ["blobs"]

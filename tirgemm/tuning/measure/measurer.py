@@ -84,7 +84,7 @@ class Measurer(Closing):
     The process holds the device's host-wide lock while it works on a request, does not import TVM, and dies with this
     process. One that crashes, gives no sign of life for ``timeout_s`` or cannot open the device is replaced at the next
     request. Methods may be called from any thread; requests are served one after the other. Where ``cancel`` is set
-    during a call, and for ``grace_s`` longer, the process is killed and Cancelled is raised, within a tenth of a second;
+    during a call, and for ``grace_s`` longer, the process is killed and Cancelled is raised within a tenth of a second;
     what ends before that is answered. ``on_wait`` is told what a call waits for (the device's lock), and "" when it
     goes on and at its end. ``start`` starts the process, of a device and with the folder of its lock.
     """
