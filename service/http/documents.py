@@ -288,6 +288,10 @@ class UnusableDevice(BaseModel):
             for device, reason in worker.unusable
         ]
 
+    def without_reason(self) -> UnusableDevice:
+        """What is told of it to whoever has no key: neither names of hosts nor texts of errors."""
+        return self.model_copy(update={"worker": "", "reason": "GET /v1/meta says why, with a key"})
+
 
 class Readiness(BaseModel):
     """The database is reachable and a worker is alive with a device that can be used; ``unusable`` are those that

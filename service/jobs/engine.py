@@ -40,7 +40,7 @@ class Engine(Protocol):
 
     def warm(self) -> None:
         """Get ready in the background, so that the next job need not wait: for what was never started, or was killed
-        with the last job."""
+        with the last job, on this device or on one that helped."""
         ...
 
     def require_usable(self, cancel: threading.Event) -> None:
@@ -169,6 +169,8 @@ class TuningEngine:
 
     def warm(self) -> None:
         self._bench().warm()
+        for helper in self._helpers():
+            helper.warm()
         self._imports.start()
 
     def require_usable(self, cancel: threading.Event) -> None:
@@ -288,6 +290,7 @@ class TuningEngine:
         return [e for e in self._siblings() if e is not self and any(device.key == key for device in e.devices())]
 
     def lent(self) -> Measurer | None:
-        """This engine's measuring process, where it is warm and has no work; what it is asked for meanwhile waits for
-        the one request that it is lent for."""
-        return self._opened.measurer if self._opened is not None and not self._working else None
+        """This engine's measuring process, where it is warm, usable and has no work; what it is asked for meanwhile
+        waits for the one request that it is lent for."""
+        measurer = self._opened.measurer if self._opened is not None and not self._working else None
+        return None if measurer is None or measurer.unusable else measurer

@@ -89,9 +89,12 @@ class JobRunner:
         self._hopeless: set[str] = set()
         self._store_failures: Counter[str] = Counter()
         self._device_failures: Counter[str] = Counter()
-        # Why the device cannot be used now, since when by time.monotonic(), and when it is tried again.
+        self._failed_for = ""  # the waiting job for which the device was at work when it failed
+        # Why the device cannot be used now, since when by time.monotonic(), when it is tried again, and when a worker
+        # last had a usable one of each class.
         self.fault = ""
         self._unusable_since = self._try_at = 0.0
+        self._last_usable: dict[str, float] = {}
         self._pause_s = FIRST_PAUSE_SECONDS
         self._no_probe: threading.Event = CancelEvent(self.heartbeat)
 
@@ -159,7 +162,7 @@ class JobRunner:
             self._found_unusable(error)
             self._fail_waiting()
         except Cancelled:
-            pass
+            return False
         except TirgemmError as error:  # another program measures on it, say: a job will wait for that
             self._found_usable(f"it answers: {error}")
         else:
@@ -170,6 +173,7 @@ class JobRunner:
         now = time.monotonic()
         if not self.fault:
             self._unusable_since, self._pause_s = now, FIRST_PAUSE_SECONDS
+            self._last_usable = dict.fromkeys(self._keys, now)
         self.fault, self._try_at = str(error), now + self._pause_s
         logger.warning("the device cannot be used, and is tried again in %.0f s: %s", self._pause_s, error)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_SECONDS)
@@ -180,14 +184,15 @@ class JobRunner:
 
     def _fail_waiting(self) -> None:
         """Fail the jobs that wait for this device's class, where no worker has had a usable device of it for long."""
-        if time.monotonic() - self._unusable_since < UNUSABLE_SECONDS:
-            return
+        workers = self._queue.live_workers(2 * self._lease_s + 1)
         for key in self._keys:
-            workers = self._queue.live_workers(2 * self._lease_s + 1)
             if any(key in worker.usable_keys for worker in workers):
+                self._last_usable[key] = time.monotonic()
+                continue
+            if time.monotonic() - self._last_usable[key] < UNUSABLE_SECONDS:
                 continue
             words = f"no worker has had a usable device {key} for {UNUSABLE_SECONDS:g} s: {self.fault}"
-            while (job := self._queue.claim(self.name, [key], self._lease_s)) is not None:
+            while not self._no_probe.is_set() and (job := self._queue.claim(self.name, [key], self._lease_s)):
                 logger.warning("job %s: failed: %s", job.id, words)
                 self._queue.finish(job.id, self.name, "failed", error=f"{DeviceUnavailable.code}: {words}")
 
@@ -216,6 +221,7 @@ class JobRunner:
                 self._lease = None
 
     def _work(self, job: Job, lease: Lease) -> None:
+        self._failed_for = ""
         again = f", attempt {job.attempts}" if job.attempts > 1 else ""
         logger.info("job %s: tuning %s on %s%s", job.id, job.request.gemm, job.request.device.key, again)
         view = LineView(ProgressTracker(), lambda line: logger.info("job %s: %s", job.id, line), interval=LOG_SECONDS)
@@ -252,11 +258,16 @@ class JobRunner:
         return True
 
     def _device_failed(self, job: Job, error: DeviceUnavailable) -> None:
-        """That says nothing of the job, which waits for this device or another; unless it fails each time."""
+        """That says nothing of the job, which waits for this device or another; unless it fails each time. It counts
+        against the job for which the device was at work."""
         self._found_unusable(error)
-        self._device_failures[job.id] += 1
-        count = self._device_failures[job.id]
-        if count >= MAX_DEVICE_FAILURES:
+        failed_for = self._failed_for or job.id
+        self._device_failures[failed_for] += 1
+        count = self._device_failures[failed_for]
+        if count >= MAX_DEVICE_FAILURES and failed_for != job.id:
+            self._hopeless.add(failed_for)
+        elif count >= MAX_DEVICE_FAILURES:
+            del self._device_failures[job.id]  # lest one that is put back fails at once
             words = f"the device failed {count} times in a row, without a measurement between: {error}"
             logger.warning("job %s: failed: %s: %s", job.id, error.code, words)
             self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {words}")
@@ -355,7 +366,8 @@ class JobRunner:
                     self._build_fallback(job, mine.cancel)
             except Cancelled:
                 logger.info("job %s, which waits: its default kernel was interrupted", job.id)
-            except (StoreError, DeviceUnavailable):  # the running job will meet the latter, too
+            except (StoreError, DeviceUnavailable) as error:  # the running job cannot go on with the latter either
+                self._failed_for = job.id if isinstance(error, DeviceUnavailable) else ""
                 raise
             except TirgemmError as error:
                 # The job itself will fail with this when its turn comes; until then it is not tried at every batch.

@@ -56,6 +56,8 @@ class FakeMeasurer:
     One that ``dies`` is right in the search, and takes the process down in every race.
     """
 
+    unusable = False
+
     def __init__(self, bench: FakeBench) -> None:
         self.bench = bench
         self.evaluated: list[Config] = []

@@ -11,7 +11,15 @@ from tests.helpers.fake_workbench import FakeBench, Timed, hashed_us
 from tests.tuning.build.heard_builds import HeardBuilds
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
-from tirgemm.errors import BuildFailed, Cancelled, DeviceUnavailable, InvalidRequest, Unsupported, VerificationFailed
+from tirgemm.errors import (
+    BuildFailed,
+    Cancelled,
+    DeviceUnavailable,
+    InvalidRequest,
+    StoreUnavailable,
+    Unsupported,
+    VerificationFailed,
+)
 from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.families.choice import ranked_defaults
@@ -514,6 +522,26 @@ def test_another_familys_default_is_built_where_the_first_does_not_build() -> No
     bench.fate = lambda _config: "unbuildable"
     with pytest.raises(BuildFailed, match=f"no default of {GEMM} on sm_80 works"):
         tuning(bench).cross_compile()
+
+
+@pytest.mark.parametrize("first_builds", [True, False])
+@pytest.mark.parametrize("error", [DeviceUnavailable("GPU-1 cannot be opened"), StoreUnavailable("no answer")])
+def test_what_says_nothing_of_a_default_is_not_asked_of_another_familys(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, first_builds: bool
+) -> None:
+    bench = FakeBench()
+    bench.device = named_device("sm_80").with_(uuid="GPU-1")
+    first, second, *_ = [config for _, config in ranked_defaults(tuning(bench).families, GEMM, bench.device, REGIME)]
+    bench.fate = lambda config: "right" if first_builds or config != first else "unbuildable"
+
+    def verify(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(bench.fake, "verify", verify)
+    with pytest.raises(type(error)) as raised:
+        tuning(bench).fallback()
+    assert raised.value is error
+    assert bench.built == ([first] if first_builds else [first, second])
 
 
 @pytest.mark.parametrize(

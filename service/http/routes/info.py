@@ -50,7 +50,8 @@ async def healthz() -> Health:
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
     """200 where the database answers, the blobs can be written and a worker is alive with a device that can be used;
-    else 503 within a few seconds, whose `missing` names what is not there: `database`, `blobs`, `worker`, `device`."""
+    else 503 within a few seconds, whose `missing` names what is not there: `database`, `blobs`, `worker`, `device`.
+    Where keys are on, the reasons and the workers of `unusable` are told by `GET /v1/meta` alone, which takes one."""
     workers: list[WorkerRecord] = []
     missing: dict[str, str] = {}
     try:
@@ -63,12 +64,13 @@ async def readyz(state: State) -> Readiness:
         missing["database"] = "the database does not answer; the log says why"
     else:
         unusable = [device for worker in workers for device in UnusableDevice.of(worker)]
+        if unusable and not await state.access.still_admits(None):
+            unusable = [device.without_reason() for device in unusable]
         if not workers:
             missing["worker"] = "no worker is alive; start one with `tirgemm worker`"
-        elif unusable and not any(worker.usable_keys for worker in workers):
-            missing["device"] = "no device can be used: " + "; ".join(
-                f"{each.name}: {each.reason}" for each in unusable
-            )
+        elif not any(worker.usable_keys for worker in workers):
+            reasons = "; ".join(f"{each.name}: {each.reason}" for each in unusable)
+            missing["device"] = f"no device can be used: {reasons or 'no worker has one now'}"
         if blobs_fault:
             missing["blobs"] = blobs_fault
     if missing:

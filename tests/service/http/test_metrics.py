@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.storage.databases import candidate
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm.device import Device
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -119,6 +120,23 @@ def test_metrics_take_a_key_once_there_is_one(tmp_path: Path) -> None:
         assert told["tirgemm_requests_total", "GET", "/metrics", "401"] == 1
 
 
+@pytest.mark.parametrize(("usable", "status"), [([], 503), ([CPU.with_(model="another model")], 200)])
+def test_readiness_tells_nobody_without_a_key_why_a_device_cannot_be_used(
+    tmp_path: Path, usable: list[Device], status: int
+) -> None:
+    with serving(tmp_path) as service:
+        _, secret = service.state.access.table.create("a team", "read")
+        service.state.access.read()
+        service.queue.register_worker("worker:1:0", [CPU, *usable], faults=["GPU GPU-1 cannot be opened"])
+        answer = service.http.get("/readyz")
+        assert answer.status_code == status
+        assert "GPU-1" not in answer.text
+        assert "worker:1:0" not in answer.text
+        assert CPU.name in answer.text
+        meta = service.http.get("/v1/meta", headers={"Authorization": f"Bearer {secret}"})
+        assert meta.json()["workers"][0]["unusable"][0]["reason"] == "GPU GPU-1 cannot be opened"
+
+
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> list[str]:
         answer = service.http.get("/readyz")
@@ -132,6 +150,8 @@ def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPa
     service.queue.register_worker("worker:1:0", [CPU], faults=["GPU GPU-1 cannot be opened"])
     assert missing() == ["device"]
     assert "no device can be used: cpu: GPU GPU-1 cannot be opened" in service.http.get("/readyz").json()["detail"]
+    service.queue.register_worker("worker:1:0", [])  # on a Ray cluster without nodes, say
+    assert missing() == ["device"]
     service.queue.register_worker("worker:1:0", [CPU])
     shutil.rmtree(service.state.database.blobs.folder)
     assert missing() == ["blobs"]

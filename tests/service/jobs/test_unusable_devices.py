@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine, Service
 from tests.waiting import PATIENCE_S, until
+from tirgemm.device import Device
 from tirgemm.errors import Cancelled, DeviceUnavailable, MeasurementFailed
 from tirgemm.events import CandidateRecorded, PhaseEntered
 from tirgemm.gemm import Gemm
@@ -195,6 +199,84 @@ def test_a_waiting_job_s_fallback_is_tried_again_where_the_device_was_not_usable
     assert job_of(queue, waiting).fallback_id is not None
 
 
+@pytest.mark.parametrize("candidates", [0, 1])
+def test_a_waiting_job_whose_fallback_breaks_the_device_does_not_fail_the_running_one(
+    queue: JobQueue, database: Database, monkeypatch: pytest.MonkeyPatch, candidates: int
+) -> None:
+    engine = engine_of(database)
+    engine.candidates = candidates
+    engine.gate.clear()
+    running, breaking = submit(queue), submit(queue, "131x67x31")
+    fallback = engine.fallback
+
+    def fallback_of(request: JobRequest, cancel: threading.Event, _on_event: object = None) -> object:
+        if request.gemm.m == 131:
+            raise BROKEN
+        return fallback(request, cancel)
+
+    monkeypatch.setattr(engine, "fallback", fallback_of)
+    runner = JobRunner(queue, engine.store, engine, "one")
+    for _ in range(job_runner.MAX_DEVICE_FAILURES):
+        assert runner.run_one()
+        assert {job_of(queue, job_id).status for job_id in (running, breaking)} == {"queued"}
+    engine.gate.set()
+    assert runner.run_one()
+    assert job_of(queue, running).status == "done"
+    assert runner.run_one()
+    assert job_of(queue, breaking).status == "failed"
+
+
+def test_a_job_that_is_put_back_counts_its_device_s_failures_from_none(queue: JobQueue, broken: ScriptedEngine) -> None:
+    broken.candidates = 0
+    job_id = submit(queue)
+    runner = JobRunner(queue, broken.store, broken, "one")
+    for _ in range(job_runner.MAX_DEVICE_FAILURES):
+        assert runner.run_one()
+    queue.retry(job_id)
+    assert runner.run_one()
+    assert job_of(queue, job_id).status == "queued"
+
+
+def test_jobs_wait_where_another_worker_had_a_usable_device_lately(
+    queue: JobQueue, broken: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(job_runner, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    queue.register_worker("another", [CPU])
+    job_id = submit(queue)
+    runner = JobRunner(queue, broken.store, broken, "one", lease_s=60.0)
+    assert runner.run_one()
+
+    def status_at(seconds: float) -> str:
+        now[0] = seconds
+        assert not runner._is_usable()
+        return job_of(queue, job_id).status
+
+    assert status_at(job_runner.UNUSABLE_SECONDS - 5) == "queued"
+    queue.remove_worker("another")  # which is started anew, say
+    assert status_at(job_runner.UNUSABLE_SECONDS + 60) == "queued"
+    assert status_at(2 * job_runner.UNUSABLE_SECONDS) == "failed"
+
+
+def test_a_stop_is_heard_while_waiting_jobs_are_failed(
+    queue: JobQueue, broken: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runner, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(job_runner, "UNUSABLE_SECONDS", 0.0)
+    jobs = [submit(queue, f"{m}x67x31") for m in (129, 131)]
+    runner = JobRunner(queue, broken.store, broken, "one")
+    assert runner.run_one()
+    finish = queue.finish
+
+    def finish_and_stop(*arguments: Any, **options: Any) -> bool:
+        runner.stop()
+        return finish(*arguments, **options)
+
+    monkeypatch.setattr(queue, "finish", finish_and_stop)
+    assert not runner._is_usable()
+    assert [job_of(queue, job_id).status for job_id in jobs] == ["failed", "queued"]
+
+
 def test_a_worker_tells_which_of_its_devices_cannot_be_used(
     queue: JobQueue, broken: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +312,44 @@ def test_an_engine_opens_its_device_in_the_measuring_process(monkeypatch: pytest
     with pytest.raises(DeviceUnavailable, match="GPU-1 cannot be opened"):
         TuningEngine(CPU, lambda _: bench, TunerImports()).require_usable(cancel)
     assert asked == [cancel]
+
+
+@pytest.fixture
+def alike(monkeypatch: pytest.MonkeyPatch) -> list[TuningEngine]:
+    """Engines of two devices of a kind, with warm workbenches."""
+    benches = [FakeBench(), FakeBench()]
+    for bench in benches:
+        monkeypatch.setattr(bench.fake, "require_usable", lambda _flag: None, raising=False)
+    engines: list[TuningEngine] = []
+    engines += [TuningEngine(CPU, partial(_given, bench), TunerImports(), lambda: engines) for bench in benches]
+    for engine in engines:
+        engine.require_usable(threading.Event())
+    return engines
+
+
+def _given(bench: FakeBench, _device: Device) -> FakeBench:
+    return bench
+
+
+def test_a_device_that_could_not_be_opened_is_not_lent(alike: list[TuningEngine]) -> None:
+    one, another = alike
+    measurer = one.lent()
+    assert measurer is not None
+    assert another._helpers() == [measurer]
+    measurer.unusable = True
+    assert one.lent() is None
+    assert another._helpers() == []
+
+
+def test_devices_that_helped_are_warmed_with_the_engine_s_own(
+    alike: list[TuningEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TunerImports, "start", lambda _self: None)
+    benches = [engine._bench() for engine in alike]
+    for bench in benches:
+        bench.begun.clear()
+    alike[0].warm()
+    assert [bench.begun for bench in benches] == [["builds", "measuring"], ["measuring"]]
 
 
 def test_a_service_says_which_devices_cannot_be_used(service: Service) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -17,7 +20,8 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.child import REHEARSED as REHEARSED_GEMM
 from tirgemm.tuning.build.pool import BuildPool
-from tirgemm.tuning.build.processes import BuildProcesses
+from tirgemm.tuning.build.processes import URGENT_IN_A_ROW, BuildProcesses
+from tirgemm.tuning.process.child_rpc import Channel
 
 PLANTED = "planted_builder:build"
 
@@ -47,6 +51,27 @@ def test_an_urgent_build_goes_before_all_that_was_asked_for_earlier(tmp_path: Pa
     assert ended[0] == "urgent"
 
 
+def test_urgent_builds_leave_others_a_turn(tmp_path: Path, locks: Path) -> None:
+    ended: list[str] = []
+    processes = BuildProcesses(1, lock_dir=locks, builder=PLANTED)
+    try:
+        with BuildPool(DEVICE, processes) as searching, BuildPool(DEVICE.with_(model="other"), processes) as answering:
+            first = searching.submit(GEMM, config(f"behind {tmp_path / 'gate'}"))
+            until(first.running)
+            asked = [searching.submit(GEMM, config(f"asked {number}")) for number in range(2)]
+            urgent = [
+                answering.submit(GEMM, config(f"urgent {number}"), urgent=True) for number in range(3 * URGENT_IN_A_ROW)
+            ]
+            for future in (*asked, *urgent):
+                future.add_done_callback(lambda done: ended.append(done.result()[0]))
+            (tmp_path / "gate").touch()
+            until(lambda: len(ended) == len(asked) + len(urgent))
+    finally:
+        processes.close()
+    places = [ended.index(f"asked {number}") for number in range(2)]
+    assert places == [URGENT_IN_A_ROW, 2 * URGENT_IN_A_ROW + 1]
+
+
 REHEARSED = """
 import os
 def build(gemm, config, device):
@@ -74,6 +99,23 @@ def test_a_process_that_nothing_is_asked_of_rehearses_a_build(
         assert asked == f"{process} {GEMM} sm_90a"
     finally:
         processes.close()
+
+
+def test_a_request_is_seen_on_a_descriptor_of_any_number() -> None:
+    """A process inherits the numbers of its parent, which may have thousands open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1100), limits[1]))
+    here, there = os.pipe()
+    high = fcntl.fcntl(here, fcntl.F_DUPFD, 1050)
+    try:
+        channel = Channel(high, there)
+        assert not channel.asked
+        os.write(there, b"request")
+        assert channel.asked
+    finally:
+        for fd in (here, there, high):
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class Heard(FakeBench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tirgemm.artifact import Signer
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled
+from tirgemm.errors import Cancelled, DeviceUnavailable
 from tirgemm.tuning.measure import Measurer, Verification
 from tirgemm.tuning.process.interrupts import Flag
 
@@ -87,6 +88,39 @@ def test_what_was_cancelled_before_is_not_asked_for_and_kills_nothing(graced: Me
     with pytest.raises(Cancelled):
         graced.verify(b"", cancel=processes.cancel)
     assert [(each.alive, each.asked) for each in processes.started] == [(True, 0)]
+
+
+def test_a_device_that_cannot_be_opened_is_unusable_until_a_new_process_opens_it(tmp_path: Path) -> None:
+    faults = [DeviceUnavailable("GPU-1 cannot be opened"), None]
+    started: list[Planted] = []
+
+    def fail_once() -> None:
+        if (fault := faults.pop(0)) is not None:
+            raise fault
+
+    def start(_device: Device, _lock_dir: Path) -> Planted:
+        started.append(Planted(fail_once))
+        return started[-1]
+
+    with Measurer(DEVICE, Signer.generate().public, lock_dir=tmp_path, start=start) as measurer:
+        assert not measurer.unusable
+        with pytest.raises(DeviceUnavailable):
+            measurer.verify(b"")
+        assert measurer.unusable
+        measurer.require_usable()
+        assert not measurer.unusable
+    assert [each.asked for each in started] == [1, 1]
+
+
+def test_a_device_whose_process_does_not_start_cannot_be_used(tmp_path: Path) -> None:
+    def start(_device: Device, _lock_dir: Path) -> Planted:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with (
+        Measurer(DEVICE, Signer.generate().public, lock_dir=tmp_path, start=start) as measurer,
+        pytest.raises(DeviceUnavailable, match=r"does not start: .*temporarily unavailable"),
+    ):
+        measurer.require_usable()
 
 
 def test_a_process_that_died_is_started_again_by_warming(graced: Measurer, processes: Processes) -> None:

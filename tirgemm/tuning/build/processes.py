@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
 BUILDER = "tirgemm.tuning.build.compile:build"
+# Urgent builds that go before what else is asked for, one after another: then that has a turn. Devices that make one
+# fallback after another would keep a search from building otherwise.
+URGENT_IN_A_ROW = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
     """One build that was asked for: what to compile, how long that may take, and ``given_up``, set when it is not
     wanted any more. ``waits`` has, by thread, what a build of the same asker waits for, ``trace`` is the span that
-    asked. One that is ``urgent`` goes before all others, because somebody waits for it alone; one that is ``idle`` is
-    for a process that has nothing else to do."""
+    asked. One that is ``urgent`` goes before others, because somebody waits for it alone; one that is ``idle`` is for a
+    process that has nothing else to do."""
 
     future: Future[Binary]
     gemm: Gemm
@@ -212,13 +215,15 @@ class BuildProcesses:
 
 
 class _TurnQueue:
-    """Urgent builds first; then builds by asker, first in first out of each, one of every asker in turn; those of idle
-    time last, and at most ``most_idle`` of them at a time. What ``get`` gave is to be told when it has ``ended``."""
+    """Urgent builds first, at most URGENT_IN_A_ROW while others wait; then builds by asker, first in first out of each,
+    one of every asker in turn; those of idle time last, and at most ``most_idle`` of them at a time. What ``get`` gave
+    is to be told when it has ``ended``."""
 
     def __init__(self, most_idle: int) -> None:
         self.most_idle = most_idle
         self._changed = threading.Condition()
         self._urgent: deque[Build] = deque()
+        self._urgent_in_a_row = 0  # while others waited
         self._waiting: dict[Hashable, deque[Build]] = {}
         self._idle = 0
         self._closed = False
@@ -234,9 +239,12 @@ class _TurnQueue:
             self._changed.wait_for(lambda: self._closed or self._urgent or self._next() is not None)
             if self._closed:
                 return None
-            if self._urgent:
-                return self._urgent.popleft()
             asker = self._next()
+            others_wait = asker is not None and not self._waiting[asker][0].idle
+            if self._urgent and not (others_wait and self._urgent_in_a_row >= URGENT_IN_A_ROW):
+                self._urgent_in_a_row += others_wait
+                return self._urgent.popleft()
+            self._urgent_in_a_row = 0
             builds = self._waiting.pop(asker)
             build = builds.popleft()
             if builds:

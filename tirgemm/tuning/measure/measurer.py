@@ -82,12 +82,11 @@ class Measurer(Closing):
     """The one measuring process of a device. Packages are loaded there as users load them, trusting ``trust``.
 
     The process holds the device's host-wide lock while it works on a request, does not import TVM, and dies with this
-    process. One that crashes, or gives no sign of life for ``timeout_s``, is replaced at the next request. Methods may
-    be called from any thread; requests are served one after the other. Where ``cancel`` is set during a call, and for
-    ``grace_s`` longer, the process is killed and Cancelled is raised, within a tenth of a second; what ends before that
-    is answered. ``on_wait`` is told what a call waits for
-    (the device's lock), and "" when it goes on and at its end. ``start`` starts the process, of a device and with the
-    folder of its lock.
+    process. One that crashes, gives no sign of life for ``timeout_s`` or cannot open the device is replaced at the next
+    request. Methods may be called from any thread; requests are served one after the other. Where ``cancel`` is set
+    during a call, and for ``grace_s`` longer, the process is killed and Cancelled is raised within a tenth of a second;
+    what ends before that is answered. ``on_wait`` is told what a call waits for (the device's lock), and "" when it
+    goes on and at its end. ``start`` starts the process, of a device and with the folder of its lock.
     """
 
     def __init__(
@@ -113,6 +112,8 @@ class Measurer(Closing):
         self._one_at_a_time = threading.Lock()
         self.seconds = 0.0
         """For how long it has measured or verified, all in all, while it held the device's lock."""
+        self.unusable = False
+        """Whether the device could not be opened when it was last asked."""
         device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
 
     def baselines(self) -> tuple[str, ...]:
@@ -197,12 +198,15 @@ class Measurer(Closing):
         return samples
 
     def require_usable(self, cancel: Flag | None = None) -> None:
-        """Open the device in the measuring process, in a new one where the last has died. Raises DeviceUnavailable
-        where it cannot be opened: then no failure before this says anything of a kernel. Raises Cancelled, too."""
+        """Open the device in the measuring process, in a new one where the last has died or could not. Raises
+        DeviceUnavailable where it cannot be opened: then no failure before this says anything of a kernel. Raises
+        Cancelled and AlreadyRunning, too."""
         try:
             self._ask(Open(self.device, self.lock_dir), cancel, max(self.timeout_s, _OPEN_S))
         except MeasurementFailed as error:
             raise DeviceUnavailable(f"device {self.device.name} cannot be opened any more: {error}") from error
+        except (OSError, RuntimeError) as error:  # no memory, process or descriptor for it, say
+            raise DeviceUnavailable(f"the measuring process of {self.device.name} does not start: {error}") from error
 
     def close(self) -> None:
         """Stop the measuring process."""
@@ -247,6 +251,10 @@ class Measurer(Closing):
             before = child.busy_s
             try:
                 answer: Answer = child.request(request, timeout_s=timeout_s, cancel=cancel, on_wait=self._on_wait)
+            except DeviceUnavailable:
+                self.unusable = True
+                child.kill()  # a process may keep what the driver answered when it was first asked
+                raise
             except ChildDied as error:
                 reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
                 words = f": {reason[0]}" if reason else ""
@@ -264,6 +272,7 @@ class Measurer(Closing):
                 self.seconds += child.busy_s - before
                 if self._on_wait is not None:
                     self._on_wait("")
+            self.unusable = False
         return answer
 
 

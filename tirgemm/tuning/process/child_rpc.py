@@ -257,7 +257,9 @@ class Channel:
     @property
     def asked(self) -> bool:
         """Whether a request waits to be received, or the parent is gone."""
-        return bool(select.select([self._receive_fd], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(self._receive_fd, select.POLLIN | select.POLLHUP)
+        return bool(poll.poll(0))
 
     def alive(self) -> None:
         """Tell the parent that work goes on: its timeout starts again.
