@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tirgemm.config import Config
-from tirgemm.errors import VerificationFailed
+from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists
@@ -54,6 +54,8 @@ def race_between(
 
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
     built, and the others are built side by side. Where the fastest is not that of the next size the race comes first.
+    What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
+    stopped. Raises Cancelled.
     """
     above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
@@ -67,11 +69,17 @@ def race_between(
         for size, configs in map(races.__getitem__, order):
             size.begin(configs)
         for place in order:
+            began = time.monotonic()
+            whole.between_batches()
+            deadline += time.monotonic() - began
             whole.raise_if_cancelled()
             if whole.end.stopping or time.monotonic() > deadline:
                 break
             size, configs = races[place]
             losses[place] = size.raced(problems[place], configs, losses[place])
+    except Cancelled:
+        if not whole.end.stopping:
+            raise
     finally:
         for size in above:
             whole.workbench.forget_ahead(size.tuning.gemm)
