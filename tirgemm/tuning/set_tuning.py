@@ -344,9 +344,12 @@ class SetTuning(Tuning):
 
 
 def _measured(tuning: Tuning) -> dict[Config, float]:
-    """Microseconds by the search of what was measured of the families that it is of."""
-    recorded = [c for c in tuning.recorded() if c.status is Status.MEASURED and tuning.is_ours(c.config)]
-    return {c.config: c.search_us for c in recorded if c.search_us is not None}
+    """Microseconds by the search of what was measured and the families of this tuning still write: a record may be
+    older than a knob."""
+    spaces = {family.name: family.space(tuning.gemm, tuning.device) for family in tuning.families}
+    recorded = [c for c in tuning.recorded() if c.status is Status.MEASURED and c.config.family in spaces]
+    times = {c.config: c.search_us for c in recorded if c.search_us is not None}
+    return {config: us for config, us in times.items() if spaces[config.family].has(config)}
 
 
 def _fastest(tuning: Tuning) -> list[Config]:
