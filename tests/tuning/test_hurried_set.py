@@ -27,8 +27,9 @@ from tirgemm.tuning import search_loop, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
+from tirgemm.tuning.measure import MeasurementCrashed
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records import CandidateKey, SampleSet, Status
 from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.sweep import AT_ONCE, Sweep
 from tirgemm.tuning.tune import Tuning
@@ -126,6 +127,31 @@ def test_between_the_sizes_that_are_compared_kernels_are_raced_while_there_is_ti
     assert all(built == {min(size for size in compared if size > m)} for m, built in raced)
     assert bool(raced) is in_time
     assert bench._ahead == {}, "what was not raced in time is not built"
+
+
+def test_what_fails_between_two_sizes_is_recorded_so_and_not_tried_at_the_next(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each size that which is the fastest at the first one raced below it."""
+    usual, failing = bench.fake.time, dict[Gemm, Config]()
+    sizes: dict[Gemm, set[int]] = {}
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        raced = [bench.fake.manifest(one) for one in (package, *against.values())]
+        gemm = raced[0].gemm
+        if options.m is not None and failing.setdefault(gemm, raced[0].config) in [one.config for one in raced]:
+            sizes.setdefault(gemm, set()).add(options.m)
+            raise MeasurementCrashed("the measuring process died: signal 11 (SIGSEGV)")
+        return usual(package, options, against=against, **rest)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS)).run()
+    assert len(failing) > 1
+    assert {len(of_gemm) for of_gemm in sizes.values()} == {1}, sizes
+    for gemm, config in failing.items():
+        candidate = bench.store.candidate(CandidateKey(gemm, HOPPER.key, "sustained", config.digest))
+        assert candidate is not None
+        assert candidate.status is Status.CRASHED
 
 
 @pytest.mark.parametrize("between", [True, False])
