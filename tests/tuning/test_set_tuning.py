@@ -257,6 +257,8 @@ def test_the_caller_hears_of_all_sizes_as_of_one_search() -> None:
     assert len(told) > 3
     for number, event in enumerate(told, 1):
         assert number <= event.trials <= event.of
+    chosen = [event.detail for event in events if isinstance(event, PhaseEntered) and "sizes of m" in event.detail]
+    assert chosen == [f"the search of {len(SIZES)} sizes of m", f"at {len(SIZES)} sizes of m"], "none lie between"
     parts = {event.m for event in told}
     assert len(parts) > 2
     assert all(4 <= Gemm.parse(f"{part}x96x64:f32:nt").m_max <= 64 for part in parts)

@@ -104,7 +104,8 @@ class SetTuning(Tuning):
         measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
         problems = self._cut_problems(measured)
         losses = losses_everywhere(problems, contenders(measured.values()), measured, self.device, self.regime)
-        self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
+        if len(problems) > len(measured):
+            self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
         race_between(self, problems, losses, races, BETWEEN * self.budget.seconds)
         if self._stopped():
             return self._of_one_kernel(known)
