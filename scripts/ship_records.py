@@ -26,6 +26,7 @@ from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import servers
@@ -106,8 +107,10 @@ def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Co
     whole = Range(gemm.m_min, gemm.m_max)
     measured = {}
     for size in set(compared_sizes(whole)) & set(sizes):
-        times = {config: us for config, us in comparable_times(sizes[size]).items() if us is not None}
-        measured |= {sizes[size][0].gemm: losses_at(times, {}, 0)} if times else {}
+        of_size = sizes[size][0].gemm
+        known = comparable_times(sizes[size]).items()
+        times = {config: us for config, us in known if us is not None and is_valid(of_size, config, device)}
+        measured |= {of_size: losses_at(times, {}, 0)} if times else {}
     problems = [gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low]
     return {*servers(offered, losses_everywhere(problems, contenders(measured.values()), measured, device, regime))}
 

@@ -25,6 +25,9 @@ from tirgemm.tuning.kernel_set.cut import MOST_KERNELS
         ("3..700x1000x1002:bf16:nt:bias:invariant", "sm_90a", 2),
         ("1..8192x1024x1024:f32:nt", "cpu", 1),
         ("4..5x64x64:f32:nt", "cpu", 1),
+        # What copies A in front of the product, which a fixed m of 32 needs nothing for.
+        ("31..32x576x70:bf16:tn:alpha:beta:invariant", "sm_90a", 1),
+        ("5..6x576x64:f16:tt", "sm_90a", 1),
     ],
 )
 def test_parts_follow_one_another_and_their_configs_are_valid(text: str, place: str, least: int) -> None:

@@ -5,6 +5,7 @@ The shipped ranking model stands for the GPU: a kernel takes what it expects. No
 
 from __future__ import annotations
 
+import threading
 from itertools import count, repeat
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from tirgemm.artifact import Trust, read
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import Cancelled
 from tirgemm.families import family_named, supporting
 from tirgemm.families.choice import expected_time_us, opening
 from tirgemm.families.common.ranking_model import ranking_model
@@ -25,11 +27,13 @@ from tirgemm.tuning import search_loop, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
+from tirgemm.tuning.measure import MeasurementCrashed
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records import CandidateKey, SampleSet, Status
 from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.sweep import AT_ONCE, Sweep
 from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.verify.result import Verification
 
 HOPPER = named_device("sm_90a").with_(uuid="GPU-0", index=0)
@@ -123,6 +127,84 @@ def test_between_the_sizes_that_are_compared_kernels_are_raced_while_there_is_ti
     assert all(built == {min(size for size in compared if size > m)} for m, built in raced)
     assert bool(raced) is in_time
     assert bench._ahead == {}, "what was not raced in time is not built"
+
+
+def test_what_fails_between_two_sizes_is_recorded_so_and_not_tried_at_the_next(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each size that which is the fastest at the first one raced below it."""
+    usual, failing = bench.fake.time, dict[Gemm, Config]()
+    sizes: dict[Gemm, set[int]] = {}
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        raced = [bench.fake.manifest(one) for one in (package, *against.values())]
+        gemm = raced[0].gemm
+        if options.m is not None and failing.setdefault(gemm, raced[0].config) in [one.config for one in raced]:
+            sizes.setdefault(gemm, set()).add(options.m)
+            raise MeasurementCrashed("the measuring process died: signal 11 (SIGSEGV)")
+        return usual(package, options, against=against, **rest)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS)).run()
+    assert len(failing) > 1
+    assert {len(of_gemm) for of_gemm in sizes.values()} == {1}, sizes
+    for gemm, config in failing.items():
+        candidate = bench.store.candidate(CandidateKey(gemm, HOPPER.key, "sustained", config.digest))
+        assert candidate is not None
+        assert candidate.status is Status.CRASHED
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_search_that_is_stopped_in_a_race_of_a_size_ends_with_one_kernel(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch, between: bool
+) -> None:
+    """The race is given up, as the measuring process is half a second after a stop."""
+    usual, stop = bench.fake.time, threading.Event()
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        if not stop.is_set() and options.reason == "selection" and (options.m is not None) is between:
+            stop.set()
+            raise Cancelled("cancelled")
+        return usual(package, options, against=against, **rest)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    tuning = tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS), control=Control(stop=stop))
+    record = tuning.run()
+    assert stop.is_set()
+    assert (record.role, record.interrupted, record.timings.members) == ("tuned", True, None)
+    assert bench.abandoned == 1, "what is built for other sizes is given up"
+
+
+def test_between_two_races_or_certificates_the_caller_does_what_it_does_between_batches(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On nobody's budget: each time it takes a thousand seconds."""
+    now, paused, raced, verify = SimpleNamespace(seconds=0.0), set[str](), list[int](), bench.fake.verify
+    usual, certified = bench.fake.time, list[bool]()  # the first is the fallback's, ahead of the search
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        if options.reason == "selection":
+            paused.remove("race")
+        if options.m is not None:
+            raced.append(options.m)
+        return usual(package, options, against=against, **rest)
+
+    def verification(package: bytes, **options: Any) -> Verification:
+        if certified:
+            paused.remove("certificate")
+        certified.append(True)
+        return verify(package, **options)
+
+    def pause() -> None:
+        now.seconds += 1000.0
+        paused.update(("race", "certificate"))
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    monkeypatch.setattr(bench.fake, "verify", verification)
+    monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    control = Control(between_batches=pause)
+    tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS), control=control).run()
+    assert len(raced) > 1
 
 
 def test_no_part_of_a_set_is_served_by_what_is_slow_there(bench: ExpectingBench) -> None:

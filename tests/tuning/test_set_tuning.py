@@ -32,6 +32,7 @@ from tirgemm.tuning.default_set import default_set
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.evaluate import Evaluator
 from tirgemm.tuning.kernel_set.sizes import searched_sizes
+from tirgemm.tuning.measure import MeasurementCrashed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.set_members import SetPart
@@ -156,6 +157,35 @@ def test_a_kernel_that_fails_its_certificate_is_recorded_and_the_range_cut_witho
     assert [candidate.config["tile_m"] for candidate in wrong] == [8]
 
 
+def test_records_of_knobs_that_a_family_had_once_are_passed_over() -> None:
+    bench = Bench()
+    known = config_of(bench, 4)
+    old = [Config("x86", known.knobs[:-1]), Config("x86", (*known.knobs[:-1], ("threads", -1)))]
+    bench.fate = lambda config: "unbuildable" if config in old else "right"
+    for size in SIZES:
+        for config in old[: 2 if size == 4 else 1]:
+            candidate = Candidate(GEMM.with_(m=Range(4, size)), bench.device.key, REGIME, config, Status.MEASURED)
+            bench.store.add_candidate(candidate.with_(sample_sets=(SampleSet((1.0,) * 5),)))
+    assert table(bench, tuned(bench)) == {"4..14": 4, "15..56": 8, "57..64": 14}
+
+
+def test_a_size_at_which_nothing_runs_in_the_race_is_passed_over() -> None:
+    bench = Bench()
+    raced: list[int] = []
+
+    def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
+        size = read(package, Trust.of(bench.signer.public)).manifest.gemm.m_max
+        if options.reason == "selection" and size == 12:
+            raced.append(size)
+            raise MeasurementCrashed("the measuring process died: signal 11 (SIGSEGV)")
+        return usual(package, options, **rest)
+
+    measurer: Any = bench.fake
+    usual, measurer.time = measurer.time, time
+    assert set(table(bench, tuned(bench)).values()) == {4, 8, 14}
+    assert raced
+
+
 def test_the_default_of_a_part_serves_where_it_turns_out_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     part = GEMM.with_(m=Range(15, 56))
@@ -227,6 +257,8 @@ def test_the_caller_hears_of_all_sizes_as_of_one_search() -> None:
     assert len(told) > 3
     for number, event in enumerate(told, 1):
         assert number <= event.trials <= event.of
+    chosen = [event.detail for event in events if isinstance(event, PhaseEntered) and "sizes of m" in event.detail]
+    assert chosen == [f"the search of {len(SIZES)} sizes of m", f"at {len(SIZES)} sizes of m"], "none lie between"
     parts = {event.m for event in told}
     assert len(parts) > 2
     assert all(4 <= Gemm.parse(f"{part}x96x64:f32:nt").m_max <= 64 for part in parts)

@@ -259,6 +259,20 @@ def test_of_a_search_the_script_ships_what_the_set_is_cut_by(database: Database,
     assert {(str(c.gemm.m), c.config, c.status) for c in read_candidates(again)} == wanted, "it may be given again"
 
 
+def test_the_script_ships_sets_that_have_records_of_knobs_that_a_family_had_once(
+    database: Database, tmp_path: Path
+) -> None:
+    store = SqlStore(database)
+    store.put_device(CPU)
+    old = Config("x86", config_of(4).knobs[:-1])
+    for candidate in (*recorded(), *measured_on(CPU, GEMM.with_(m=Range(4, 32)), [(old, 90.0)])):
+        store.add_candidate(candidate)
+    export_records(database, tmp_path / "records.jsonl.gz")
+    module: Any = script("scripts/ship_records.py")
+    (path,) = module.ship([tmp_path / "records.jsonl.gz"], tmp_path)
+    assert {candidate.config for candidate in read_candidates(path)} == {config_of(tile) for tile in TILES}
+
+
 HOPPER = named_device("sm_90a").with_(uuid="GPU-0", environment=tuple((name, "1") for name in ENVIRONMENT["cuda"]))
 LAYER = Gemm.parse("64..512x4096x14336:f16:nt")
 

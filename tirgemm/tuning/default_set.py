@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import Unsupported
-from tirgemm.families import Family
+from tirgemm.errors import InvalidRequest, Unsupported
+from tirgemm.families import Family, is_valid
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import Finalist
 from tirgemm.tuning.kernel_set.cut import cut
 from tirgemm.tuning.kernel_set.losses import losses_everywhere
+from tirgemm.tuning.kernel_set.partition import Segment
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.set_members import Member, SetPart, set_record
@@ -28,20 +29,30 @@ EXPECTED_LOSS = 0.04
 def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[SetPart]:
     """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
 
-    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size, and no more than a set may have. Raises
-    Unsupported.
+    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size, and no more than a set may have; the
+    whole range with its default where no others are valid. Raises Unsupported.
     """
     assert isinstance(gemm.m, Range)
     defaults = size_defaults(gemm, device, regime)
     problems = list(defaults)
     configs = list(dict.fromkeys(config for _, config in defaults.values()))
     losses = losses_everywhere(problems, configs, {}, device, regime)
-    parts, low = [], gemm.m.low
-    for segment in cut(problems, losses, configs, device, tolerance=EXPECTED_LOSS):
-        high = problems[segment.last].m_max
-        parts.append(SetPart(gemm.with_(m=Range(low, high)), segment.config))
-        low = high + 1
-    return parts
+    refused: set[tuple[int, int, Config]] = set()
+    while True:
+        try:
+            segments = cut(problems, losses, configs, device, tolerance=EXPECTED_LOSS, refused=refused)
+        except InvalidRequest:
+            return [SetPart(gemm, defaults[gemm][1])]
+        parts, low = dict[Segment, SetPart](), gemm.m.low
+        for segment in segments:
+            high = problems[segment.last].m_max
+            parts[segment] = SetPart(gemm.with_(m=Range(low, high)), segment.config)
+            low = high + 1
+        # A part of one m is a problem with a fixed m, which may have another space.
+        wrong = [(s.first, s.last, s.config) for s, p in parts.items() if not is_valid(p.gemm, p.config, device)]
+        if not wrong:
+            return list(parts.values())
+        refused.update(wrong)
 
 
 def size_defaults(gemm: Gemm, device: Device, regime: Regime) -> dict[Gemm, tuple[Family, Config]]:

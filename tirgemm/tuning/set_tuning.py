@@ -90,7 +90,7 @@ class SetTuning(Tuning):
         summary = self._searched(tunings, self._offered_at(tunings, known))
         self.raise_if_cancelled()
         if self._stopped():
-            return super().improved(known)
+            return self._of_one_kernel(known)
         count = OFFERED if self.effort.searches else OFFERED_QUICK
         offered = {tuning.gemm.m_max: _fastest(tuning)[:count] for tuning in tunings}
         offered = {size: configs for size, configs in offered.items() if configs}
@@ -98,23 +98,35 @@ class SetTuning(Tuning):
         self._measure(tunings, {tuning.gemm: self._visitors(tuning, offered) for tuning in tunings})
         tunings = [tuning for tuning in tunings if _measured(tuning)]
         self.enter(Phase.CHOOSING, f"at {len(tunings)} sizes of m")
-        races = [(tuning, self._race(tuning)) for tuning in tunings if not self._stopped()]
+        races = self._races(tunings)
         if self._stopped():
-            return super().improved(known)
+            return self._of_one_kernel(known)
         measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
         problems = self._cut_problems(measured)
         losses = losses_everywhere(problems, contenders(measured.values()), measured, self.device, self.regime)
-        self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
+        if len(problems) > len(measured):
+            self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
         race_between(self, problems, losses, races, BETWEEN * self.budget.seconds)
         if self._stopped():
-            return super().improved(known)
+            return self._of_one_kernel(known)
         configs = servers((config for best in offered.values() for config in best), losses)
         members = self._members(problems, losses, configs, summary)
         if members is None:
-            return super().improved(known)
+            return self._of_one_kernel(known)
         record = set_record(self, members, summary.trials)
         self.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
         return record
+
+    def _of_one_kernel(self, known: KernelRecord) -> KernelRecord:
+        """What a search that is stopped ends with; what builds meanwhile is given up."""
+        self.workbench.abandon_builds()
+        return super().improved(known)
+
+    def _pause(self) -> None:
+        """Do what the caller does between batches: between two races or certificates, of which there are many. Raises
+        Cancelled."""
+        self.between_batches()
+        self.raise_if_cancelled()
 
     def _stopped(self) -> bool:
         return self.end.stopping
@@ -241,11 +253,22 @@ class SetTuning(Tuning):
         family, model = family_named(config.family), ranking_model(self.device)
         return expected_time_us(family, config, gemm, self.device, self.regime, model)
 
-    def _race(self, tuning: Tuning) -> Selection:
-        """The race between the fastest at one size that is compared."""
+    def _races(self, tunings: Iterable[Tuning]) -> list[tuple[Tuning, Selection]]:
+        """The race between the fastest at each size that is compared, but at those where none of them runs; fewer where
+        the search is to be stopped. Raises Cancelled."""
         plan = COMPARISON if self.effort.searches else replace(COMPARISON, selection_s=QUICK.selection_s / 2)
-        with self.workbench.waits_told(tuning.tell_wait):
-            return Selection(tuning, plan)
+        races: list[tuple[Tuning, Selection]] = []
+        try:
+            for tuning in tunings:
+                self._pause()
+                if self._stopped():
+                    break
+                with self.workbench.waits_told(tuning.tell_wait):
+                    races.append((tuning, Selection(tuning, plan)))
+        except Cancelled:
+            if not self._stopped():
+                raise
+        return [(tuning, race) for tuning, race in races if _measured(tuning)]
 
     def _cut_problems(self, compared: Iterable[Gemm]) -> list[Gemm]:
         """The problems at the sizes at which the range is cut, by rising m: those that were ``compared``, and between
@@ -283,6 +306,7 @@ class SetTuning(Tuning):
                 return None
             members = []
             for segment, part in parts.items():
+                self._pause()
                 member = self._member(part, segment, made, summary)
                 if member is None:
                     refused.add((segment.first, segment.last, segment.config))
@@ -321,9 +345,12 @@ class SetTuning(Tuning):
 
 
 def _measured(tuning: Tuning) -> dict[Config, float]:
-    """Microseconds by the search of what was measured of the families that it is of."""
-    recorded = [c for c in tuning.recorded() if c.status is Status.MEASURED and tuning.is_ours(c.config)]
-    return {c.config: c.search_us for c in recorded if c.search_us is not None}
+    """Microseconds by the search of what was measured and the families of this tuning still write: a record may be
+    older than a knob."""
+    spaces = {family.name: family.space(tuning.gemm, tuning.device) for family in tuning.families}
+    recorded = [c for c in tuning.recorded() if c.status is Status.MEASURED and c.config.family in spaces]
+    times = {c.config: c.search_us for c in recorded if c.search_us is not None}
+    return {config: us for config, us in times.items() if spaces[config.family].has(config)}
 
 
 def _fastest(tuning: Tuning) -> list[Config]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tirgemm.config import Config
-from tirgemm.errors import VerificationFailed
+from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.finish import Finalist, Selection, built_finalists
+from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
 from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
@@ -54,6 +54,8 @@ def race_between(
 
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
     built, and the others are built side by side. Where the fastest is not that of the next size the race comes first.
+    What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
+    stopped. Raises Cancelled.
     """
     above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
@@ -67,11 +69,17 @@ def race_between(
         for size, configs in map(races.__getitem__, order):
             size.begin(configs)
         for place in order:
+            began = time.monotonic()
+            whole.between_batches()
+            deadline += time.monotonic() - began
             whole.raise_if_cancelled()
             if whole.end.stopping or time.monotonic() > deadline:
                 break
             size, configs = races[place]
             losses[place] = size.raced(problems[place], configs, losses[place])
+    except Cancelled:
+        if not whole.end.stopping:
+            raise
     finally:
         for size in above:
             whole.workbench.forget_ahead(size.tuning.gemm)
@@ -85,10 +93,12 @@ def _changes(place: int, losses: Sequence[Mapping[Config, Loss]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SizeAbove:
-    """A size that was compared, and by config the kernels that are ``built`` for the range up to it."""
+    """A size that was compared, and by config the kernels that are ``built`` for the range up to it; what ``failed`` to
+    build or to run between the sizes is tried once."""
 
     tuning: TuningTask
     built: dict[Config, Finalist]
+    failed: set[Config] = field(default_factory=set)
 
     def nearest(self, losses: Mapping[Config, Loss]) -> list[Config]:
         """What is estimated to be the fastest at a smaller size, of what may be built for this one."""
@@ -103,16 +113,22 @@ class _SizeAbove:
 
     def raced(self, gemm: Gemm, configs: Sequence[Config], losses: Mapping[Config, Loss]) -> dict[Config, Loss]:
         """What is lost at a smaller size: by ``configs`` as a race between them shows, by others as it is estimated
-        beside them. What does not build or run is left out."""
-        tuning, missing = self.tuning, [config for config in configs if config not in self.built]
+        beside them. What does not build or run is recorded so and left out."""
+        tuning, missing = self.tuning, [config for config in configs if config not in {*self.built, *self.failed}]
         with tuning.workbench.waits_told(tuning.tell_wait):
             with suppress(VerificationFailed):  # none of them builds, which is recorded
                 self.built.update({f.config: f for f in (built_finalists(tuning, missing) if missing else ())})
+            self.failed.update(config for config in missing if config not in self.built)
             entries = [self.built[config] for config in configs if config in self.built]
             if len(entries) < 2:
                 return {c: loss for c, loss in losses.items() if c in self.built or c not in configs} or dict(losses)
             options = RaceOptions(tuning.regime, SAMPLES, SECONDS, seed=tuning.seed, m=gemm.m_max)
             result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
+        for entry in entries:
+            if entry.name in result.failed:
+                mark_failed(tuning, entry.config, result.failed[entry.name])
+                self.failed.add(entry.config)
+                del self.built[entry.config]
         samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
         ratios = {c: loss.ratio for c, loss in losses.items() if c in samples or c not in configs}
         return losses_at(ratios, samples, tuning.seed) if ratios else dict(losses)

@@ -280,7 +280,7 @@ class StoreContract:
         first = store.put_kernel(signed(gemm, "a" * 64))
         store.put_kernel(signed(gemm.with_(m=Range(1, 500), align=64), "a" * 64))
         for other in (gemm, gemm.with_(m=gemm.m_max + 1)):
-            with pytest.raises(VerificationFailed, match=f"(?s)kernel .* of .*{'a' * 16}.*{'b' * 16}"):
+            with pytest.raises(VerificationFailed, match=f"(?s)kernel .* of .*{'a' * 16}.*{'b' * 16}.*delete it"):
                 store.put_kernel(signed(other, "b" * 64))
             assert store.kernel(other, DEVICE.key, "sustained") == (first if other == gemm else None)
         store.put_kernel(kernel(gemm=gemm.with_(m=3), certificate=None, role="unverified"))

@@ -24,7 +24,7 @@ from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure import Measurer, host_torch_baseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN
-from tirgemm.tuning.measure.baselines.torch_compiled_baseline import epilogue, matmul_and
+from tirgemm.tuning.measure.baselines.torch_compiled_baseline import compiled_epilogue, epilogue, matmul_and
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, TorchCall
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -88,6 +88,21 @@ def test_the_epilogue_that_a_gpu_compiles_computes_the_problem(text: str) -> Non
         tensors[name] = tensors[name].mT if transposed else tensors[name]
     matmul_and(torch, epilogue(torch, gemm), **tensors)()
     np.testing.assert_allclose(operands.value("d"), operands.expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_epilogues_of_many_problems_are_compiled_one_after_the_other() -> None:
+    compiled: list[Gemm] = []
+    gemms = [Gemm(9, n, 13, dtype="f32", bias=True, act="relu") for n in range(11, 23)]
+    for gemm in gemms:
+
+        def backend(graph: Any, _inputs: Any, gemm: Gemm = gemm) -> Any:
+            compiled.append(gemm)
+            return graph.forward
+
+        finish = compiled_epilogue(torch, gemm, backend=backend)
+        for _ in range(2):
+            finish(torch.zeros(9, gemm.n), None, torch.zeros(gemm.n))
+    assert compiled == gemms
 
 
 @pytest.mark.parametrize(

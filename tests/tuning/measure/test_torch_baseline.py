@@ -91,6 +91,7 @@ def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monke
 
     torch = StubTorch()
     torch.compile, torch.matmul, torch.from_dlpack = lambda *_, **__: broken, lambda *_, **__: None, lambda view: view
+    torch.compiler = SimpleNamespace(reset=lambda: None)
     torch.relu = torch.nn = SimpleNamespace(functional=SimpleNamespace(gelu=None, silu=None))
     monkeypatch.setitem(sys.modules, "torch", torch)
     with pytest.raises(Absent, match="nothing to compile"):

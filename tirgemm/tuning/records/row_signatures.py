@@ -31,5 +31,6 @@ def require_same_rows(kernel: KernelRecord, stored: Iterable[KernelRecord]) -> N
         if theirs and theirs != ours and (other.gemm.row_class, other.device.arch) == wanted:
             raise VerificationFailed(
                 f"{kernel.gemm} is invariant, and kernel {other.id} of {other.gemm} gives a row other bits: signature "
-                f"{theirs[:16]} of {other.config}, {ours[:16]} of {kernel.config}"
+                f"{theirs[:16]} of {other.config}, {ours[:16]} of {kernel.config}; if an older tirgemm made the stored "
+                f"kernel, delete it and tune {other.gemm} anew"
             )

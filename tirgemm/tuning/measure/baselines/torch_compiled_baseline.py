@@ -25,7 +25,7 @@ class TorchCompiledBaseline(TorchBaseline):
     def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:
         """The one call, which is compiled when it is first used."""
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else it forks more processes for one kernel
-        finish = self._torch.compile(epilogue(self._torch, self._gemm), dynamic=False)
+        finish = compiled_epilogue(self._torch, self._gemm)
 
         def call(i: int) -> Call:
             run = self.prepared(sets[i], lambda _torch, _gemm, **tensors: matmul_and(self._torch, finish, **tensors))
@@ -36,6 +36,20 @@ class TorchCompiledBaseline(TorchBaseline):
             return run
 
         return [BaselineOption({}, call)]
+
+
+def compiled_epilogue(torch: Any, gemm: Gemm, **options: Any) -> Callable[[Any, Any, Any], None]:
+    """``epilogue``, compiled when it is first called, with ``options`` of ``torch.compile``; what was compiled for
+    other problems is forgotten.
+
+    Of one function PyTorch keeps eight compiled forms (``recompile_limit``); it would run those of more problems
+    uncompiled, and only warn of it.
+    """
+    torch.compiler.reset()
+    finish: Callable[[Any, Any, Any], None] = torch.compile(
+        epilogue(torch, gemm), dynamic=False, fullgraph=True, **options
+    )
+    return finish
 
 
 def epilogue(torch: Any, gemm: Gemm) -> Callable[[Any, Any, Any], None]:
