@@ -537,7 +537,7 @@ def test_a_time_limit_leaves_the_rest_for_another_run(tmp_path: Path, suite: Sui
 
 
 def test_unknown_variants_and_baselines_are_refused(tmp_path: Path, suite: Suite) -> None:
-    words = "variant 'fast' is unknown; variants are default, zero_shot, quick, standard, tuned"
+    words = "variant 'fast' is unknown; variants are default, zero_shot, quick, standard, standard_again, tuned"
     with pytest.raises(InvalidRequest, match=words):
         measured(tmp_path / "x.json", suite, FakeWorkbench(), "fast")
     with pytest.raises(InvalidRequest, match=r"baseline 'torch\.matmul' cannot be measured on cpu here"):
