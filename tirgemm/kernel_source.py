@@ -1,6 +1,7 @@
-"""``KernelSource``, the interface through which ``tirgemm.torch`` looks up kernels and has missing ones built.
+"""Interface of kernel sources: look-up of kernels for ``tirgemm.torch``, and builds of missing ones.
 
-Shipped records, a local database and the service implement it. ``Policy`` names which missing kernels may be built.
+The class is ``KernelSource``; shipped records, a local database and the service implement it. ``Policy`` names which
+missing kernels may be built.
 """
 
 from __future__ import annotations

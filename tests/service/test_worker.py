@@ -41,11 +41,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def queue(database: Database) -> JobQueue:
-    return JobQueue(database)
-
-
-@pytest.fixture
 def engine(database: Database) -> ScriptedEngine:
     return ScriptedEngine(SqlStore(database))
 

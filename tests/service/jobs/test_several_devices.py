@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,17 +43,6 @@ class ScriptedFleet:
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.embedded(tmp_path / "data") as actual:
-        yield actual
-
-
-@pytest.fixture
-def queue(database: Database) -> JobQueue:
-    return JobQueue(database)
 
 
 def engine_of(database: Database, device: Device) -> ScriptedEngine:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,17 +25,6 @@ from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 BROKEN = DeviceUnavailable("GPU GPU-1 cannot be opened: cuInit: CUDA_ERROR_SYSTEM_NOT_READY")
 LONG_S = 1e6
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.embedded(tmp_path / "data") as actual:
-        yield actual
-
-
-@pytest.fixture
-def queue(database: Database) -> JobQueue:
-    return JobQueue(database)
 
 
 @pytest.fixture

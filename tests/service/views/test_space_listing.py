@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 SHIPPED = [Gemm.parse(f"{m}x67x{31 + m}:f16:nn") for m in (5, 3, 9)]
 SIMT = Config("simt", (("block_m", 8), ("pad", 4)))
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.embedded(tmp_path / "data") as actual:
-        yield actual
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
+from tirgemm.families.common.cuda_maths import CUDA
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
-from tirgemm.workload import CUDA, epilogue, evaluate_symbolic
+from tirgemm.workload import epilogue, evaluate_symbolic
 
 # Where an operand is read from a copy: elements from a row to the next, and from a matrix to the next.
 Lying = Mapping[Operand, tuple[Dim, Dim]]

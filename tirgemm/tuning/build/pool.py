@@ -70,7 +70,7 @@ class BuildPool(Closing):
         self._builders.warm()
 
     def submit(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
-        """Compile one config, before all others where it is ``urgent``. The future raises BuildFailed with the
+        """Compile one config, before others where it is ``urgent``. The future raises BuildFailed with the
         compiler's words, or what killed the process."""
         future: Future[Binary] = Future()
         with self._changing:

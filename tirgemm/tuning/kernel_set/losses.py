@@ -1,4 +1,8 @@
-"""What configs lose at sizes of m: by measurement where there is one, else by what the model expects."""
+"""Slowdown of each config at each size of m, relative to the fastest config there.
+
+It is measured where the search timed the config at that size; at other sizes it follows from the time that the ranking
+model or the analytic estimate predicts, corrected by the measurements at the next sizes.
+"""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
+from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, REDUCE_THREADS, reduce_grid, reduce_lanes
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
-from tirgemm.workload import CUDA_BEFORE_ACTIVATION, activation, combine
+from tirgemm.workload import activation, combine
 
 
 def reduce_kernel(plan, arguments):

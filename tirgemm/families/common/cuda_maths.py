@@ -1,0 +1,47 @@
+"""CUDA's ``fmaf`` for the epilogue: the fused multiply-add of invariant problems, and the ``Maths`` that have it."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+from tirgemm.workload import Maths
+
+
+def cuda_fma(a: Any, b: Any, c: Any) -> Any:
+    """CUDA's fmaf, within loops over vectors, too."""
+    from tvm import tirx
+
+    with _REGISTERING:
+        op = _cuda_fma_op()
+    return tirx.call_intrin("float32", op, a, b, c)
+
+
+# TVM takes an operation's attributes once.
+_REGISTERING = threading.Lock()
+
+
+@cache
+def _cuda_fma_op() -> Any:
+    """An operation of TVM's that is written as fmaf, for each element of a vector.
+
+    A call of an extern function would make a loop over vectors one over elements. TVM's own ``fma`` is no choice: where
+    a target writes that, every product that is added to something becomes one.
+    """
+    from tvm import ir, tirx
+
+    def written(call: Any) -> Any:
+        return tirx.call_pure_extern(call.ty.dtype, "fmaf", *call.args)
+
+    name = "tirgemm.fma"
+    ir.register_op_attr(name, "TVectorizable", True)
+    ir.register_op_attr(name, "TCallEffectKind", tirx.expr.CallEffectKind.Pure.value)
+    ir.register_op_attr(name, "TScriptPrinterName", name)
+    tirx.op.register_intrin_lowering(name, "cuda", f=written)
+    return ir.Op.get(name)
+
+
+CUDA = Maths(cuda_fma)
+# Without the activation: its formulas mention the value several times, so a kernel computes that first.
+CUDA_BEFORE_ACTIVATION = Maths(cuda_fma, lambda _, value: value)
