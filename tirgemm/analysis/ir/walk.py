@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 WIDEST = 16
+# What marks a loop that the compiler of the CUDA source unrolls whole, where it is True.
+_UNROLLED = "pragma_unroll"
 
 
 def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]) -> Tree:
@@ -126,10 +128,17 @@ class _Walker(Values):
 
     def on_For(self, node: Any) -> None:
         self.loads(node.extent)
+        first, extent = self.integer(node.min), self.integer(node.extent)
+        if node.annotations.get(_UNROLLED) is True and first.kind == extent.kind == "const":
+            # As its compiler does: what its variable chooses among registers is one of them.
+            for turn in range(extent.value):
+                self.values[node.loop_var] = const(first.value + turn)
+                self.statement(node.body)
+            return
         self.loops += 1
         name = f"loop%{self.loops}:{node.loop_var.name}"
-        self.values[node.loop_var] = make("add", symbol(name), self.integer(node.min))
-        self.out.append(Loop(name, self.integer(node.extent), self.block(node.body)))
+        self.values[node.loop_var] = make("add", symbol(name), first)
+        self.out.append(Loop(name, extent, self.block(node.body)))
 
     def on_While(self, node: Any) -> None:
         self.loads(node.condition)

@@ -89,8 +89,8 @@ class Arguments:
         rows = make("mul", self.gemm.m_dim, self.plan.grid.pitch)
         return self._offset((slice_, rows), (row, self.plan.grid.pitch), (column, 1))
 
-    def elements_of(self, name: Operand) -> Any:
-        """C or D as elements, whether declared as words or not."""
+    def elements_of(self, name: str) -> Any:
+        """C, D or the bias as elements, whether declared as words or not."""
         memory = self.memory[name]
         return memory.view(DTYPE_NAMES[self.gemm.out]) if self.plan.pairs else memory
 
@@ -136,11 +136,14 @@ class Arguments:
         if self.gemm.beta:
             self._operand("c")
         if self.gemm.bias:
-            self._pointer("bias", self.gemm.n, DTYPE_NAMES[self.gemm.out])
+            self._elements("bias", self.gemm.n)
 
     def _operand(self, name: Operand) -> None:
-        """C or D as a flat buffer: of words of two elements where they are aligned, else of elements."""
-        elements = self.gemm.span(name)
+        """C or D as a flat buffer."""
+        self._elements(name, self.gemm.span(name))
+
+    def _elements(self, name: str, elements: int) -> None:
+        """What is laid out along D's columns: words of two elements where they are aligned, else elements."""
         if self.plan.pairs:
             self._pointer(name, -(-elements // 2), WORDS[DTYPE_BYTES[self.gemm.out]])
         else:

@@ -65,6 +65,10 @@ class Epilogue:
         self.word = T.alloc_local([1], word)
         paired = plan.gemm.beta and plan.pairs and not plan.cluster.writes_partials and not plan.orientation.swapped
         self.c_word = T.alloc_local([1], word) if paired else None
+        # The bias of what is finished: of two neighbouring columns or, where D is transposed, of the thread's two rows.
+        biased = plan.gemm.bias and not plan.cluster.writes_partials
+        self.bias = T.alloc_local([2], DTYPE_NAMES[self.out]) if biased else None
+        self.bias_word = T.alloc_local([1], word) if biased and plan.pairs and not plan.orientation.swapped else None
 
     def synchronise(self):
         """Wait for the threads of this warpgroup."""
@@ -76,8 +80,9 @@ class Epilogue:
             with T.If(self.thread == 0), T.Then():
                 T.evaluate(T.ptx.cp.async_.bulk.wait_group.read(0))
 
-    def finish(self, index, row, column):
-        """Put the finished outputs of accumulators ``index`` and ``index + 1`` into ``pair``."""
+    def finish(self, index, half, row, column):
+        """Put the finished outputs of accumulators ``index`` and ``index + 1``, of a thread's upper or lower row, into
+        ``pair``. Their bias is loaded."""
         gemm = self.gemm
         sums = self.sums.value(index), self.sums.value(index + 1)
         plain = not (gemm.alpha or gemm.beta or gemm.bias) and gemm.act == "none"
@@ -87,10 +92,10 @@ class Epilogue:
             # n is even: where the first column is inside, so is the second.
             word = self.loaded("c", self.offset("c", row, column) // 2, row, column, self.c_word.ty.dtype)
             T.buffer_store(self.c_word, word, [0])
+        dtype = DTYPE_NAMES[gemm.out]
         for e in range(2):
             m, n = self.place(row, column + e)
-            dtype = DTYPE_NAMES[gemm.out]
-            bias = self.loaded("bias", n, m, n, dtype) if gemm.bias else None
+            bias = None if self.bias is None else self.bias[half if self.plan.orientation.swapped else e]
             c = None
             if gemm.beta and self.c_word is not None:
                 c = self.c_word.view(dtype)[e]
@@ -107,6 +112,34 @@ class Epilogue:
             if gemm.act != "none":
                 T.buffer_store(self.pair, activation(gemm.act, self.pair[e]), [e])
         return self.pair[0], self.pair[1]
+
+    def load_bias_of_rows(self, row):
+        """The bias of the thread's rows of a block, where D is transposed."""
+        if self.bias is not None and self.plan.orientation.swapped:
+            for half in range(2):
+                self.load_bias(half, row + half * 8)
+
+    def load_bias_of_columns(self, column):
+        """The bias of two neighbouring columns, where D is not transposed."""
+        if self.bias is None or self.plan.orientation.swapped:
+            return
+        if self.bias_word is None:
+            for e in range(2):
+                self.load_bias(e, column + e)
+            return
+        T.buffer_store(self.bias_word, self.biased(self.args.memory["bias"][column // 2], column, self.bias_word), [0])
+        for e in range(2):
+            T.buffer_store(self.bias, self.bias_word.view(DTYPE_NAMES[self.out])[e], [e])
+
+    def load_bias(self, place, n):
+        T.buffer_store(self.bias, self.biased(self.args.elements_of("bias")[n], n, self.bias), [place])
+
+    def biased(self, value, n, to):
+        """``value``, which ``to`` takes, but 0 beyond D's last column. What lies beyond D's last row has a bias, too:
+        rows share what is loaded."""
+        plan = self.plan
+        tile = plan.tile_m * plan.cluster_m if plan.orientation.swapped else plan.tile_n * plan.cluster_n
+        return value if self.gemm.n % tile == 0 else T.if_then_else(n < self.gemm.n, value, T.cast(0, to.ty.dtype))
 
     def place(self, row, column):
         """The m and n of a place of the tile."""
@@ -149,8 +182,10 @@ def write_chunk(e, index, row, column):
     at_column = e.column0 + column + e.lane % 4 * 2
     for part in range(plan.staging.chunk // width):
         for q in range(count):
-            below, right = q % 2 * 8, part * width + q // 2 * 8
-            low, high = e.finish(index + part * width // 2 + q * 2, at_row + below, at_column + right)
+            half, right = q % 2, part * width + q // 2 * 8
+            if half == 0:
+                e.load_bias_of_columns(at_column + right)
+            low, high = e.finish(index + part * width // 2 + q * 2, half, at_row + half * 8, at_column + right)
             T.evaluate(convert(e.packed[q], high, low))
         if plan.orientation.swapped:
             to_row, unit = part * width + beside * 8 + e.lane % 8, e.warp * 2 + e.lane // 8 % 2
@@ -230,30 +265,31 @@ def store_chunk(e, index, row, column):
 # -- from registers --------------------------------------------------------------------------------
 
 
-def store_word(e, name, index, row, column):
-    values = e.finish(index, row, column)
+def store_word(e, name, index, half, row, column):
+    values = e.finish(index, half, row, column)
     halves = e.word.view(DTYPE_NAMES[e.out])
     for i, value in enumerate(values):
         T.buffer_store(halves, T.cast(value, DTYPE_NAMES[e.out]), [i])
     T.buffer_store(e.args.memory[name], e.word[0], [e.offset(name, row, column) // 2])
 
 
-def store_elements(e, index, row, column):
-    values = e.finish(index, row, column)
+def store_elements(e, index, half, row, column):
+    values = e.finish(index, half, row, column)
     for i, value in enumerate(values):
         m, n = e.place(row, column + i)
         with T.If(e.inside(m, n)), T.Then():
             store_element(e, T.cast(value, DTYPE_NAMES[e.out]), m, n)
 
 
-def store_pair(e, index, row, column):
+def store_pair(e, index, half, row, column):
     """Two neighbouring outputs of a row of the tile, as one word where D is words along it."""
+    e.load_bias_of_columns(column)
     if e.plan.cluster.writes_partials:
-        store_word(e, "partials", index, row, column)
+        store_word(e, "partials", index, half, row, column)
     elif e.plan.pairs and not e.plan.orientation.swapped:
-        store_word(e, "d", index, row, column)
+        store_word(e, "d", index, half, row, column)
     else:
-        store_elements(e, index, row, column)
+        store_elements(e, index, half, row, column)
 
 
 def store_fragments(e, index, row):
@@ -268,7 +304,7 @@ def store_fragments(e, index, row):
     for half in range(2):
         with T.If(at_row + half * 8 < rows), T.Then():
             for group in range(plan.cluster.stored_columns // 8):
-                pair = (e, index + group * 4 + half * 2, at_row + half * 8, at_column + group * 8)
+                pair = (e, index + group * 4 + half * 2, half, at_row + half * 8, at_column + group * 8)
                 if whole:
                     store_pair(*pair)
                 else:
@@ -282,6 +318,7 @@ def store_tile(e, sums):
     e.sums = sums
     for block in range(plan.warpgroups.blocks):
         first = block * plan.tile_n * MMA_M // WARPGROUP
+        e.load_bias_of_rows(e.row0 + block * MMA_M + e.warp * 16 + e.lane // 4)
         if plan.staging.used:
             for chunk in plan.staging.chunks:
                 store_chunk(e, first + chunk // 2, block * MMA_M, chunk)

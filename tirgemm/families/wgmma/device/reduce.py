@@ -104,7 +104,7 @@ class Outputs:
 
     def finished(self, e):
         gemm, args = self.gemm, self.args
-        bias = args.memory["bias"][self.column + e] if gemm.bias else None
+        bias = args.elements_of("bias")[self.column + e] if gemm.bias else None
         c = None
         if gemm.beta:
             place = args.element("c", self.matrix, self.row, self.column + e)

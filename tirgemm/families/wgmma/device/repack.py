@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _INT32_MAX = 2**31 - 1
 _HALVES = 4
+# The place of a word at an end of the operand, which is found again for itself.
+_REST = REPACK_WORDS
 # How many elements a base lies behind an address of 16 bytes: only the call knows.
 _PHASE = """
 __forceinline__ __device__ int tirgemm_phase(const void* base) {
@@ -126,12 +128,13 @@ class Copy:
         wide = "int64" if args._wide else "int32"
         # Of each word: its number; where in the source its first element lies, where in the copy, and how far into an
         # aligned word; its elements that are no padding; the two aligned words.
-        self.number = T.alloc_local([REPACK_WORDS], "int32")
-        self.first = T.alloc_local([REPACK_WORDS], wide)
-        self.target = None if item.dense else T.alloc_local([REPACK_WORDS], wide)
-        self.shift = T.alloc_local([REPACK_WORDS], "int32")
-        self.count = T.alloc_local([REPACK_WORDS], "int32")
+        self.number = T.alloc_local([REPACK_WORDS + 1], "int32")
+        self.first = T.alloc_local([REPACK_WORDS + 1], wide)
+        self.target = None if item.dense else T.alloc_local([REPACK_WORDS + 1], wide)
+        self.shift = T.alloc_local([REPACK_WORDS + 1], "int32")
+        self.count = T.alloc_local([REPACK_WORDS + 1], "int32")
         self.bits = T.alloc_local([REPACK_WORDS * 2 * _HALVES], "uint32")
+        self.rest = T.local_scalar("int32")
         self.phase = None
         if item.base < WORD:
             self.phase = T.local_scalar("int32")
@@ -140,13 +143,23 @@ class Copy:
             T.buffer_store(self.phase.source, value, [0])
 
     def take_turn(self, turn, thread):
-        for word in range(REPACK_WORDS):
-            self.find(word, (turn * REPACK_WORDS + word) * REPACK_THREADS + thread)
+        # Loops that NVRTC unrolls: TVM would simplify every word for itself.
+        with T.serial(REPACK_WORDS, unroll=True) as word:
+            self.find(word, self.number_of(turn, word, thread))
+        T.buffer_store(self.rest.source, 0, [0])
         # All loads before any store: they are in flight together.
-        for word in range(REPACK_WORDS):
+        with T.serial(REPACK_WORDS, unroll=True) as word:
             self.load(word)
-        for word in range(REPACK_WORDS):
+        with T.serial(REPACK_WORDS, unroll=True) as word, T.If(self.whole(word)), T.Then():
             self.store(word)
+        with T.If(self.rest != 0), T.Then(), T.serial(REPACK_WORDS, unroll=False) as word:
+            self.find(_REST, self.number_of(turn, word, thread))
+            with T.If(T.And(self.exists(_REST), T.Not(self.whole(_REST)))), T.Then():
+                self.store_elements(_REST)
+
+    @staticmethod
+    def number_of(turn, word, thread):
+        return (turn * REPACK_WORDS + word) * REPACK_THREADS + thread
 
     def find(self, word, number):
         """Where word ``number`` of the copy comes from."""
@@ -175,24 +188,22 @@ class Copy:
         for i in range(2 * _HALVES):
             T.buffer_store(self.bits, T.uint32(0), [self.at(word, i)])
         start = self.first[word] - self.shift[word]
-        with T.If(self.whole(word)), T.Then():
-            self.load_word(self.at(word, 0), start)
-            if self.item.vector < WORD:
-                with T.If(self.both(word)), T.Then():
-                    self.load_word(self.at(word, _HALVES), start + WORD)
+        with T.If(self.whole(word)):
+            with T.Then():
+                self.load_word(self.at(word, 0), start)
+                if self.item.vector < WORD:
+                    with T.If(self.both(word)), T.Then():
+                        self.load_word(self.at(word, _HALVES), start + WORD)
+            with T.Else(), T.If(self.exists(word)), T.Then():
+                T.buffer_store(self.rest.source, 1, [0])
 
     def load_word(self, at, start):
         to = [T.address_of(self.bits[at + i]) for i in range(_HALVES)]
         T.evaluate(T.cuda.ldg(T.address_of(self.source[start]), "uint32", dst=to, vec="v4"))
 
     def store(self, word):
-        with T.If(self.whole(word)):
-            with T.Then():
-                to = T.address_of(self.copy[self.copied(word)])
-                bits = self.aligned(word)
-                T.evaluate(T.cuda.func_call("tirgemm_store_word", to, *bits, source_code=_STORE))
-            with T.Else(), T.If(self.exists(word)), T.Then():
-                self.store_elements(word)
+        to = T.address_of(self.copy[self.copied(word)])
+        T.evaluate(T.cuda.func_call("tirgemm_store_word", to, *self.aligned(word), source_code=_STORE))
 
     def store_elements(self, word):
         """A word at an end of the operand."""
