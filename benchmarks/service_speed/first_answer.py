@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             with worker(folder, options.device):
                 await_worker(database)
+                first_answer(service, database, next(odd), options.device)  # from a worker that has just started
                 figures.add(f"first answer, {options.device}, warm", alternate(service.port, warm, options))
                 name = f"first answer, {options.device}, warm, rows of whole 16 bytes"
                 figures.add(name, alternate(service.port, warm_whole, options))

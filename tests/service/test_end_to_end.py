@@ -95,6 +95,7 @@ def check_trace(spans: list[SentSpan], *parents: int) -> None:
         f"store < fallback < {job}",
         f"propose < search < {job}",
         f"compile < build < batch < search < {job}",
+        f"instantiate < compile < build < batch < search < {job}",
         f"verify < measure < candidate < search < {job}",
         f"time < measure < candidate < search < {job}",
         f"store < search < {job}",

@@ -22,6 +22,7 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, TensorAr
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.build.compile import build, compile_program
 from tirgemm.tuning.driver import nvrtc
+from tirgemm.tuning.process import spans
 
 _H200 = named_device("sm_90a")
 _SPILLING = """
@@ -150,7 +151,9 @@ def test_compiling_source_imports_no_tvm() -> None:
 def test_build_gives_a_cubin_with_its_sources_and_launch() -> None:
     gemm = Gemm.parse("1..300x96x72:f16:nn:alpha:beta:bias")
     config = FAMILIES["simt"].default(gemm, _H200, "sustained")
-    binary = build(gemm, config, _H200)
+    with spans.listed() as kept:
+        binary = build(gemm, config, _H200)
+    assert [span.name for span in kept] == ["instantiate", "lower", "nvrtc"]
     assert binary.format == "cubin"
     nvrtc.require_cubin(binary.data)
     assert set(binary.sources) == {"kernel.cu", "module.py"}

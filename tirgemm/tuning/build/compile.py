@@ -12,6 +12,7 @@ from tirgemm.families.base import Program
 from tirgemm.families.common.tracing import quick_tracing
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.process import spans
 
 
 def compile_program(program: Program, device: Device) -> Binary:
@@ -32,7 +33,7 @@ def build(gemm: Gemm, config: Config, device: Device) -> Binary:
     """Instantiate ``config`` of its family and compile it. Raises InvalidConfig, or BuildFailed for everything else."""
     family = family_named(config.family)
     try:
-        with quick_tracing():
+        with quick_tracing(), spans.span("instantiate"):
             program = family.instantiate(gemm, config, device)
     except TirgemmError:
         raise

@@ -23,6 +23,7 @@ from tirgemm.tuning.build.preamble import without_libraries
 from tirgemm.tuning.build.register_arrays import with_scalars
 from tirgemm.tuning.build.wmma_source import with_fragments
 from tirgemm.tuning.driver.nvrtc import Cubin, PtxasResources, compile_source
+from tirgemm.tuning.process import spans
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -44,9 +45,11 @@ def compile_program(program: Program, device: Device) -> Binary:
         raise BuildFailed(
             f"GPU kernels are compiled for {', '.join(ARCHITECTURES)}, not for {device.kind} {device.arch!r}"
         )
-    host, source = lower(program, device.arch)
-    launch = checked_launch(program, host)
-    source, cubin = compile_lowered(source, device.arch)
+    with spans.span("lower"):
+        host, source = lower(program, device.arch)
+        launch = checked_launch(program, host)
+    with spans.span("nvrtc"):
+        source, cubin = compile_lowered(source, device.arch)
     missing = [kernel.symbol for kernel in launch.kernels if kernel.symbol not in cubin.resources]
     if missing:
         raise BuildFailed(f"kernel {missing[0]} is not in the cubin, which has {', '.join(cubin.resources) or 'none'}")
