@@ -28,6 +28,7 @@ REGIMES: tuple[Regime, ...] = get_args(Regime)
 MAX_SIZE = 2**31 - 1
 MAX_OPERAND_BYTES = 2**44
 MAX_ALIGN = 1024
+USUAL_ALIGN = 16
 
 
 def regime_named(text: str) -> Regime:
@@ -84,7 +85,7 @@ class Gemm:
     stride_b: int = 0
     stride_c: int = 0
     stride_d: int = 0
-    align: int = 16
+    align: int = USUAL_ALIGN
     alpha: bool = False
     beta: bool = False
     bias: bool = False

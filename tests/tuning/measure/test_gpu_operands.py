@@ -1,7 +1,8 @@
-"""How many sets of operands a GPU's memory holds, and what is said where it holds none."""
+"""Operands that are timed on a GPU: how many sets fit, what is said where none does, and where they begin."""
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.measure.gpu_operands import sets_that_fit
+from tirgemm.tuning.measure import gpu_operands
+from tirgemm.tuning.measure.gpu_operands import filled, sets_that_fit
+from tirgemm.tuning.verify.plan import operand_layouts
 
 _GEMM = Gemm.parse("1000x1000x1000:f32:nn")
 _ONE = 3 * 4_000_000  # A, B and D, whole multiples of 256 bytes
@@ -33,3 +36,32 @@ def test_three_quarters_of_the_free_memory_are_shared_out() -> None:
 def test_what_does_not_fit_is_told_what_to_do(contenders: int, advice: str) -> None:
     with pytest.raises(DoesNotFit, match=advice):
         sets(free=_ONE, contenders=contenders)
+
+
+class _Memory:
+    """Memory of a GPU that is not there, at an odd multiple of 32 bytes."""
+
+    address = 7 * 4096 + 32
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+@pytest.mark.parametrize(
+    ("options", "aligned_to"), [("", 256), (":align=2", 2), (":out=f32:align=8", 8), (":out=f32:align=512", 512)]
+)
+def test_operands_begin_where_the_problem_promises_and_lie_apart(
+    options: str, aligned_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_operands, "Memory", _Memory)
+    gpu: Any = SimpleNamespace(ordinal=0, synchronize=lambda: None)
+    backend: Any = SimpleNamespace(fill_normal=lambda *_: None)
+    gemm = Gemm.parse(f"33x40x56:f16:nt{options}")
+    operands = filled(gemm, 3, 0, gpu, backend)
+    nbytes = {layout.name: layout.nbytes for layout in operand_layouts(gemm)}
+    places = [(view.address, view.address + nbytes[name]) for one in operands.views for name, view in one.items()]
+    assert all(start % aligned_to == 0 for start, _ in places)
+    assert aligned_to >= 256 or all(start % (2 * aligned_to) for start, _ in places), "no more than was promised"
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+    assert _Memory.address <= places[0][0]
+    assert places[-1][1] <= _Memory.address + operands.memory.nbytes

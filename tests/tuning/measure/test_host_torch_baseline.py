@@ -23,7 +23,7 @@ from tirgemm.rounds import SampleBlock
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure import Measurer, host_torch_baseline
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
-from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN
+from tirgemm.tuning.measure.baselines.torch_baseline import COPIED, PADDED, PINNED, PLAIN
 from tirgemm.tuning.measure.baselines.torch_compiled_baseline import compiled_epilogue, epilogue, matmul_and
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, TorchCall
@@ -117,6 +117,10 @@ def test_the_epilogues_of_many_problems_are_compiled_one_after_the_other() -> No
         ("9x11x13:f32:tn:batch=3:beta:act=gelu_tanh", ["matmul", "padded"]),
         ("9x16x13:f16:nn", ["matmul in fp32", "matmul", "padded"]),
         ("5..9x11x13:bf16:tt:batch=2:bias", ["matmul in fp32", "matmul", "padded"]),
+        ("16x8x24:f16:nt:align=2", ["matmul in fp32", "matmul", "copied", "linear"]),
+        ("16x8x24:f16:tn:lda=18:ldb=9:ldd=9", ["matmul in fp32", "matmul", "copied"]),
+        ("16x8x24:f32:nn:batch=2:ldd=9:stride_d=145:bias", ["matmul", "copied"]),
+        ("9x8x13:bf16:tt:align=2", ["matmul in fp32", "matmul", "padded", "linear"]),
     ],
 )
 def test_every_way_computes_the_problem(text: str, calls: list[str]) -> None:
@@ -127,6 +131,7 @@ def test_every_way_computes_the_problem(text: str, calls: list[str]) -> None:
         "torch.matmul(a, b": "matmul",
         "torch.addmm(": "addmm",
         PADDED: "padded",
+        COPIED: "copied",
         "torch.nn.functional.linear(": "linear",
     }
     assert [next(name for start, name in names.items() if way.call.startswith(start)) for way in baseline.ways] == calls

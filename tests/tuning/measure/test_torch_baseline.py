@@ -11,7 +11,16 @@ import pytest
 
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
-from tirgemm.tuning.measure.baselines.torch_baseline import PADDED, PINNED, PLAIN, TorchBaseline, odd_sizes, pin
+from tirgemm.tuning.measure.baselines.torch_baseline import (
+    COPIED,
+    PADDED,
+    PINNED,
+    PLAIN,
+    TorchBaseline,
+    misplaced,
+    odd_sizes,
+    pin,
+)
 from tirgemm.tuning.measure.baselines.torch_compiled_baseline import TorchCompiledBaseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import FastestOption, Refused
 
@@ -75,7 +84,27 @@ def test_odd_sizes_are_those_whose_rows_a_user_would_pad(text: str, odd: str) ->
     assert "".join(sorted(odd_sizes(Gemm.parse(text)))) == odd
 
 
-def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_padded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("64x64x64:f16:nt", ""),
+        ("64x64x64:f16:nt:align=2", "abd"),
+        ("64x64x64:f16:nt:align=8", "abd"),
+        ("64x64x64:f16:nt:lda=65", "a"),
+        ("64x64x64:f16:nn:ldb=66:ldd=68", "bd"),
+        ("64x64x64:f16:nt:ldb=72", ""),
+        ("64x64x61:f16:nt:align=2", "d"),
+        ("64x64x61:f16:nt:lda=64", ""),
+        ("64x64x64:f32:nt:lda=68", ""),
+    ],
+)
+def test_a_user_would_copy_what_is_aligned_then(text: str, moved: str) -> None:
+    assert "".join(sorted(misplaced(Gemm.parse(text)))) == moved
+
+
+def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_careful_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", StubTorch())
 
     def labels(text: str) -> list[dict[str, Any]]:
@@ -83,6 +112,7 @@ def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_padded_one(m
 
     assert labels("64x64x64:f16:nt") == [{}], "the one call needs no choice"
     assert labels("64x63x64:f16:nt") == [{"call": PLAIN}, {"call": PADDED}]
+    assert labels("64x64x64:f16:nt:lda=65") == [{"call": PLAIN}, {"call": COPIED}]
 
 
 def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

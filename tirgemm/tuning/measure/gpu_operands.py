@@ -9,7 +9,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.driver.cuda import Gpu, Memory
 from tirgemm.tuning.driver.tensors import CUDA, View
 from tirgemm.tuning.verify.cuda import CudaBackend
-from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape
+from tirgemm.tuning.verify.plan import operand_layouts, tensor_shape, timed_align, timed_start
 
 _ROTATION = 4
 _SETS = 8192
@@ -43,8 +43,8 @@ def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -
 def filled(gemm: Gemm, sets: int, seed: int, gpu: Gpu, backend: CudaBackend) -> Operands:
     """Fresh memory with ``sets`` sets of random normal operands, each apart."""
     layouts = operand_layouts(gemm)
-    memory = Memory(sets * sum(layout.padded_bytes for layout in layouts) + max(TIMED_ALIGN, gemm.align))
-    at = memory.address + -memory.address % max(TIMED_ALIGN, gemm.align)
+    memory = Memory(sets * sum(layout.padded_bytes for layout in layouts) + 2 * timed_align(gemm))
+    at = timed_start(gemm, memory.address)
     backend.fill_normal(at, memory.address + memory.nbytes - at, gemm.dtype, seed)
     views = []
     for i in range(sets):

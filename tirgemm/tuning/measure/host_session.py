@@ -36,7 +36,7 @@ from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.host import HostBackend
-from tirgemm.tuning.verify.plan import TIMED_ALIGN, operand_layouts, tensor_shape
+from tirgemm.tuning.verify.plan import operand_layouts, tensor_shape, timed_align, timed_start
 
 _ROTATION = 4
 _EVICTION = 2
@@ -237,9 +237,8 @@ def _set_bytes(gemm: Gemm) -> int:
 def _operands(gemm: Gemm, sets: int, rng: np.random.Generator) -> _Operands:
     """Fresh memory, filled from a million random normal numbers, each part from a random offset on."""
     layouts = operand_layouts(gemm)
-    align = max(TIMED_ALIGN, gemm.align)
-    memory = np.empty(sets * _set_bytes(gemm) + align, np.uint8)
-    first = -memory.ctypes.data % align
+    memory = np.empty(sets * _set_bytes(gemm) + 2 * timed_align(gemm), np.uint8)
+    first = timed_start(gemm, memory.ctypes.data) - memory.ctypes.data
     normal = rng.standard_normal(_RANDOM, dtype=np.float32)
     pools = {layout.dtype: np.tile(encode(normal, layout.dtype), 2) for layout in layouts if layout.name != "d"}
     _scatter(memory[first : first + sets * _set_bytes(gemm)].view(BITS[gemm.dtype]), pools[gemm.dtype], rng)

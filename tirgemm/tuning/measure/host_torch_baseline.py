@@ -20,12 +20,11 @@ from tirgemm.rounds import SampleBlock, StoppingRule, alternate, turn
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import (
-    PADDED,
     PLAIN,
     activation,
+    aligned,
+    careful_call,
     in_given_output,
-    odd_sizes,
-    padded,
     pin,
 )
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call, Refused, choose
@@ -144,8 +143,8 @@ class HostTorchBaseline:
         if gemm.dtype != "f32":
             yield f"torch.matmul(a.float(), b.float()).to(torch.{DTYPE_NAMES[gemm.dtype]})", self._in_fp32
         yield PLAIN, lambda tensors: in_given_output(self._torch, gemm, **tensors)
-        if odd_sizes(gemm):
-            yield PADDED, lambda tensors: padded(self._torch, gemm, **tensors)
+        if (careful := careful_call(gemm)) is not None:
+            yield careful, lambda tensors: aligned(self._torch, gemm, **tensors)
         if gemm.batch == 1 and (gemm.beta or gemm.bias):
             yield f"torch.addmm({'c' if gemm.beta else 'bias'}, a, b, out=d)", self._addmm
         if gemm.batch == 1 and gemm.trans_b and not gemm.beta and not (gemm.alpha and gemm.bias):

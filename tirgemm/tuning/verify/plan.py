@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tirgemm.expr import evaluate
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Range, operand_named
+from tirgemm.gemm import DTYPE_BYTES, USUAL_ALIGN, Gemm, Range, operand_named
 from tirgemm.reference.bound import INTEGERS
 
 Test = Literal["exact", "normal"]
@@ -23,7 +23,7 @@ VECTORS = 3
 _INNER = {"candidate": 2, "certificate": 5}
 _DENSE_TAIL = 64
 _ADDEND = 4
-# Bytes of which each operand that is timed begins at a multiple.
+# Bytes of which each operand that is timed begins at a multiple, unless the problem promises less than is usual.
 TIMED_ALIGN = 256
 
 
@@ -144,6 +144,19 @@ class OperandPlacement:
 def operand_layouts(gemm: Gemm) -> list[OperandPlacement]:
     """The layouts of the inputs and of D at the largest m."""
     return [layout_of(gemm, name, gemm.m_max) for name in (*gemm.inputs, "d")]
+
+
+def timed_start(gemm: Gemm, address: int) -> int:
+    """Where from ``address`` on operands that are timed begin, less than 2 * ``timed_align`` bytes behind it.
+    Of a problem that promises less alignment than is usual they have what it promises and no more: what is measured is
+    what was asked for, for libraries that look at addresses, too."""
+    align = timed_align(gemm)
+    return address + -address % align + (gemm.align if gemm.align < USUAL_ALIGN else 0)
+
+
+def timed_align(gemm: Gemm) -> int:
+    """Bytes that divide the distances between operands that are timed."""
+    return max(TIMED_ALIGN, gemm.align)
 
 
 def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:

@@ -1,8 +1,8 @@
 """The GPU's baseline ``torch.matmul``: what a PyTorch user would write, into given outputs, on our stream.
 
 Where rows do not begin at multiples of 16 bytes, the call that a careful user would write is a candidate too: the odd
-operands padded by ``F.pad`` in every call, the product's part copied into D. The faster of the two is the baseline, and
-the choice keeps both times.
+operands padded by ``F.pad`` in every call, or copied where a copy of the same size is enough, and the product copied
+into D. The faster of the two is the baseline, and the choice keeps both times.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PINNED: dict[str, Any] = {
     "allow_bf16_reduced_precision_reduction": True,
 }
 PLAIN, PADDED = "torch.matmul(a, b, out=d)", "d.copy_(torch.matmul(F.pad(a), F.pad(b))[..., :m, :n])"
+COPIED = "d.copy_(torch.matmul(a.clone(), b.clone()))"
 # Bytes at multiples of which rows begin that the libraries' fast kernels load.
 _ALIGNED = 16
 
@@ -53,12 +54,14 @@ class TorchBaseline:
         return context
 
     def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:
-        """The one call that a user would write, without a label; of odd rows also the padded one."""
-        if not odd_sizes(self._gemm):
+        """The one call that a user would write, without a label; of rows that are not aligned also the one with
+        aligned operands."""
+        careful = careful_call(self._gemm)
+        if careful is None:
             return [BaselineOption({}, lambda i: self.prepared(sets[i], in_given_output))]
         return [
             BaselineOption({"call": PLAIN}, lambda i: self.prepared(sets[i], in_given_output)),
-            BaselineOption({"call": PADDED}, lambda i: self.prepared(sets[i], padded)),
+            BaselineOption({"call": careful}, lambda i: self.prepared(sets[i], aligned)),
         ]
 
     def prepared(self, views: dict[str, View], write: Callable[..., Call]) -> Call:
@@ -83,17 +86,40 @@ def pin(torch: Any) -> None:
         raise Absent(f"PyTorch {torch.__version__} does not take its settings: they are {got}, not {PINNED}")
 
 
+def careful_call(gemm: Gemm) -> str | None:
+    """The words for the call with aligned operands, ``aligned``; None where all rows are aligned as they are."""
+    return PADDED if odd_sizes(gemm) else COPIED if misplaced(gemm) else None
+
+
 def odd_sizes(gemm: Gemm) -> frozenset[str]:
     """Which of m, n and k a user would pad: the inner sizes of matrices whose rows begin at odd addresses."""
-    inner: tuple[tuple[Operand, str, int], ...] = (
-        ("a", "m", gemm.m_max) if gemm.trans_a else ("a", "k", gemm.k),
-        ("b", "k", gemm.k) if gemm.trans_b else ("b", "n", gemm.n),
-        ("d", "n", gemm.n),
-    )
-    step = _ALIGNED // DTYPE_BYTES[gemm.dtype]
+    step = _step(gemm)
     return frozenset(
-        name for operand, name, size in inner if size % step and evaluate(gemm.leading(operand), gemm.m_max) % step
+        name
+        for operand, (name, size) in _inner(gemm).items()
+        if size % step and evaluate(gemm.leading(operand), gemm.m_max) % step
     )
+
+
+def misplaced(gemm: Gemm) -> frozenset[Operand]:
+    """The matrices of which a copy of the same size is aligned, and they themselves are not: their rows begin at odd
+    addresses, or no more is promised of their first."""
+    step = _step(gemm)
+    return frozenset(
+        operand
+        for operand, (_, size) in _inner(gemm).items()
+        if size % step == 0 and (gemm.align < _ALIGNED or evaluate(gemm.leading(operand), gemm.m_max) % step)
+    )
+
+
+def _step(gemm: Gemm) -> int:
+    return _ALIGNED // DTYPE_BYTES[gemm.dtype]
+
+
+def _inner(gemm: Gemm) -> dict[Operand, tuple[str, int]]:
+    """The size along the rows of every matrix, and its name."""
+    m, n, k = ("m", gemm.m_max), ("n", gemm.n), ("k", gemm.k)
+    return {"a": m if gemm.trans_a else k, "b": k if gemm.trans_b else n, "d": n}
 
 
 def in_given_output(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
@@ -108,17 +134,18 @@ def in_given_output(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = Non
     return run
 
 
-def padded(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
-    """As ``in_given_output``, with the odd sizes filled up with zeros to multiples of 16 bytes in every call."""
-    odd, step = odd_sizes(gemm), _ALIGNED // DTYPE_BYTES[gemm.dtype]
+def aligned(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
+    """As ``in_given_output``, with what is not aligned filled up with zeros to multiples of 16 bytes, or copied, in
+    every call."""
+    odd, moved, step = odd_sizes(gemm), misplaced(gemm), _step(gemm)
     (m, k), n = a.shape[-2:], b.shape[-1]
     more_m, more_n, more_k = (-size % step if name in odd else 0 for name, size in (("m", m), ("n", n), ("k", k)))
     finish = _epilogue(torch, gemm, d, c, bias)
 
     def run() -> None:
-        left = _filled(torch, a, more_m, more_k, gemm.trans_a)
-        right = _filled(torch, b, more_k, more_n, gemm.trans_b)
-        if more_m or more_n:
+        left = _filled(torch, a, more_m, more_k, gemm.trans_a, copied="a" in moved)
+        right = _filled(torch, b, more_k, more_n, gemm.trans_b, copied="b" in moved)
+        if more_m or more_n or "d" in moved:
             d.copy_(torch.matmul(left, right)[..., :m, :n])
         else:
             torch.matmul(left, right, out=d)
@@ -127,12 +154,14 @@ def padded(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: 
     return run
 
 
-def _filled(torch: Any, tensor: Any, rows: int, columns: int, transposed: bool) -> Any:
-    """The tensor with so many rows and columns of zeros, laid out as it was."""
-    if not (rows or columns):
-        return tensor
-    pad = torch.nn.functional.pad
-    return pad(tensor.mT, (0, rows, 0, columns)).mT if transposed else pad(tensor, (0, columns, 0, rows))
+def _filled(torch: Any, tensor: Any, rows: int, columns: int, transposed: bool, *, copied: bool) -> Any:
+    """The tensor with so many rows and columns of zeros, laid out as it was but for its strides; itself where there
+    are none, unless it is to be ``copied``."""
+    if transposed:
+        return _filled(torch, tensor.mT, columns, rows, False, copied=copied).mT
+    if rows or columns:
+        return torch.nn.functional.pad(tensor, (0, columns, 0, rows))
+    return tensor.clone(memory_format=torch.contiguous_format) if copied else tensor
 
 
 def _epilogue(torch: Any, gemm: Gemm, d: Any, c: Any, bias: Any) -> Callable[[], None]:
