@@ -69,6 +69,9 @@ def faults(document: Document) -> Iterator[str]:
         yield "its summary is not that of its rows"
 
 
+NO_KERNELS = "In parentheses: the races left PyTorch all linears of the case, so that no kernel of ours runs."
+
+
 @of_file(FILE, "python benchmarks/models/race.py")
 def models(document: Document) -> str:
     """The table of a device's file: eager and graph times beside PyTorch's."""
@@ -84,7 +87,7 @@ def models(document: Document) -> str:
         for mode in modes:
             times = [statistics.median(row["pytorch_samples_ms"]) for (_, m), row in of.items() if m == mode]
             cells.append(f"{statistics.median(times):.3f}" if times else "")
-        body.append([*cells, *(f"{speedup(of[column]):.3f}" if column in of else "" for column in columns)])
+        body.append([*cells, *(_cell(of[column]) if column in of else "" for column in columns)])
     total = ["geomean (least)", "", "", *[""] * len(modes)]
     body.append([*total, *(geomean([speedup(r) for r in rows if (r["variant"], r["mode"]) == c]) for c in columns)])
     times_of = [f"PyTorch, {mode}, ms" for mode in modes]
@@ -93,8 +96,15 @@ def models(document: Document) -> str:
     which = f"transformers {about['transformers']}, {about.get('kernels', RACED_KERNELS)}"
     slower = [f"{_name(row)} ({speedup(row):.3f})" for row in rows if is_slower(row)]
     below = f"Slower than PyTorch beyond the spread of the samples (95 %): {'; '.join(slower) or 'none'}."
+    if any(not row["kernels"] for row in rows):
+        below = f"{NO_KERNELS}\n\n{below}"
     first = f"{about['device']}, torch {about['torch']}, {which}, {about['date'][:10]}"
     return f"{first}\n\n{table(head, body, 2)}\n\n{below}"
+
+
+def _cell(row: Row) -> str:
+    """PyTorch's time over ours, in parentheses where no kernel of ours is in it."""
+    return f"{speedup(row):.3f}" if row["kernels"] else f"({speedup(row):.3f})"
 
 
 def _name(row: Row) -> str:

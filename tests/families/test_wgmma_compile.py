@@ -137,6 +137,12 @@ def test_what_once_spilled_no_longer_does(text: str, knobs: str) -> None:
     assert [resources.spill_bytes for resources in cubin.resources.values()] == [0] * len(cubin.resources)
 
 
+def test_a_large_tile_spills_little_for_bias_and_gelu() -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nt:bias:act=gelu")
+    _, _, cubin = built(Case(gemm, named_config(FAMILY, gemm, H200, "tile_m=256 tile_n=128 stages=4 cluster_n=2")))
+    assert cubin.resources["wgmma_gemm_kernel"].spill_bytes <= 64, "once a tile, outside the loop over k"
+
+
 def test_a_serialised_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt")
     config = named_config(FAMILY, gemm, H200, "tile_m=128 tile_n=128 stages=4 epilogue=tma group=8")

@@ -13,7 +13,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.measure import gpu_operands
 from tirgemm.tuning.measure.gpu_operands import filled, sets_that_fit
-from tirgemm.tuning.verify.plan import operand_layouts
+from tirgemm.tuning.verify.plan import operand_layouts, timed_align, timed_start
 
 _GEMM = Gemm.parse("1000x1000x1000:f32:nn")
 _ONE = 3 * 4_000_000  # A, B and D, whole multiples of 256 bytes
@@ -65,3 +65,12 @@ def test_operands_begin_where_the_problem_promises_and_lie_apart(
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
     assert _Memory.address <= places[0][0]
     assert places[-1][1] <= _Memory.address + operands.memory.nbytes
+
+
+@pytest.mark.parametrize(("align", "behind"), [(2, 2), (4, 4), (8, 8), (16, 0), (64, 0), (512, 0)])
+@pytest.mark.parametrize("address", [0, 1, 255, 256, 257, 4095])
+def test_the_first_operand_begins_behind_a_multiple_by_what_is_promised(align: int, behind: int, address: int) -> None:
+    gemm = Gemm(33, 40, 56, align=align)
+    start = timed_start(gemm, address)
+    assert address <= start < address + 2 * timed_align(gemm)
+    assert start % timed_align(gemm) == behind

@@ -11,16 +11,7 @@ import pytest
 
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
-from tirgemm.tuning.measure.baselines.torch_baseline import (
-    COPIED,
-    PADDED,
-    PINNED,
-    PLAIN,
-    TorchBaseline,
-    misplaced,
-    odd_sizes,
-    pin,
-)
+from tirgemm.tuning.measure.baselines.torch_baseline import PINNED, PLAIN, TorchBaseline, careful_call, odd_sizes, pin
 from tirgemm.tuning.measure.baselines.torch_compiled_baseline import TorchCompiledBaseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import FastestOption, Refused
 
@@ -85,24 +76,29 @@ def test_odd_sizes_are_those_whose_rows_a_user_would_pad(text: str, odd: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "moved"),
+    ("text", "call"),
     [
-        ("64x64x64:f16:nt", ""),
-        ("64x64x64:f16:nt:align=2", "abd"),
-        ("64x64x64:f16:nt:align=8", "abd"),
-        ("64x64x64:f16:nt:lda=65", "a"),
-        ("64x64x64:f16:nn:ldb=66:ldd=68", "bd"),
-        ("64x64x64:f16:nt:ldb=72", ""),
-        ("64x64x61:f16:nt:align=2", "d"),
-        ("64x64x61:f16:nt:lda=64", ""),
-        ("64x64x64:f32:nt:lda=68", ""),
+        ("64x64x64:f16:nt", None),
+        ("64x64x64:f16:nt:ldb=72", None),
+        ("64x64x61:f16:nt:lda=64:ldb=64", None),
+        ("64x64x64:f32:nt:lda=68", None),
+        ("64x63x64:f16:nt", "d.copy_(torch.matmul(a, F.pad(b))[..., :m, :n])"),
+        ("64x64x61:f16:nt", "torch.matmul(F.pad(a), F.pad(b), out=d)"),
+        ("64x64x61:f16:nt:lda=64", "torch.matmul(F.pad(a), F.pad(b), out=d)"),
+        ("63x64x61:f16:tt", "d.copy_(torch.matmul(F.pad(a), F.pad(b))[..., :m, :n])"),
+        ("64x64x64:f16:nt:lda=65", "torch.matmul(a.clone(), b, out=d)"),
+        ("64x64x64:f16:nn:ldb=66:ldd=68", "d.copy_(torch.matmul(a, b.clone()))"),
+        ("64x64x64:f16:nt:align=8", "d.copy_(torch.matmul(a.clone(), b.clone()))"),
+        ("64x64x64:f16:nt:batch=2:stride_a=4097", "torch.matmul(a.clone(), b, out=d)"),
+        ("64x64x61:f16:nt:lda=64:ldb=64:align=2", "d.copy_(torch.matmul(F.pad(a), F.pad(b)))"),
+        ("64x60x64:f16:nt:ldd=64:align=4", "d.copy_(torch.matmul(a.clone(), F.pad(b))[..., :m, :n])"),
     ],
 )
-def test_a_user_would_copy_what_is_aligned_then(text: str, moved: str) -> None:
-    assert "".join(sorted(misplaced(Gemm.parse(text)))) == moved
+def test_a_careful_user_aligns_what_is_not(text: str, call: str | None) -> None:
+    assert careful_call(Gemm.parse(text)) == call
 
 
-def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_careful_one(
+def test_the_gpus_candidates_are_the_plain_call_and_of_unaligned_rows_the_careful_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", StubTorch())
@@ -111,8 +107,7 @@ def test_the_gpus_candidates_are_the_plain_call_and_of_odd_rows_the_careful_one(
         return [candidate.label for candidate in TorchBaseline(Gemm.parse(text), 0, 0).candidates([])]
 
     assert labels("64x64x64:f16:nt") == [{}], "the one call needs no choice"
-    assert labels("64x63x64:f16:nt") == [{"call": PLAIN}, {"call": PADDED}]
-    assert labels("64x64x64:f16:nt:lda=65") == [{"call": PLAIN}, {"call": COPIED}]
+    assert labels("64x63x64:f16:nt") == [{"call": PLAIN}, {"call": "d.copy_(torch.matmul(a, F.pad(b))[..., :m, :n])"}]
 
 
 def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +128,10 @@ def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monke
 
 
 def test_the_report_of_a_choice_names_both_times() -> None:
-    labels = [{"call": call} for call in (PLAIN, PADDED)]
+    padded = "torch.matmul(F.pad(a), F.pad(b), out=d)"
+    labels = [{"call": call} for call in (PLAIN, padded)]
     actual = FastestOption(1, {0: 20.0, 1: 11.0}, {0: 19.0, 1: 10.0}).to_json(labels)
-    assert [label["call"] for label in actual["labels"]] == [PLAIN, PADDED]
-    assert (actual["label"], actual["finals_us"]) == ({"call": PADDED}, {"0": 19.0, "1": 10.0})
+    assert [label["call"] for label in actual["labels"]] == [PLAIN, padded]
+    assert (actual["label"], actual["finals_us"]) == ({"call": padded}, {"0": 19.0, "1": 10.0})
     many = [{"number": i} for i in range(40)]
     assert "labels" not in FastestOption(0, {}, {}).to_json(many)

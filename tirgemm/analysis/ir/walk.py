@@ -130,7 +130,7 @@ class _Walker(Values):
         self.loads(node.extent)
         first, extent = self.integer(node.min), self.integer(node.extent)
         if node.annotations.get(_UNROLLED) is True and first.kind == extent.kind == "const":
-            # As its compiler does: what its variable chooses among registers is one of them.
+            # Unrolled, as NVRTC does, so that indices of registers are constants.
             for turn in range(extent.value):
                 self.values[node.loop_var] = const(first.value + turn)
                 self.statement(node.body)

@@ -22,10 +22,10 @@ from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
 from tirgemm.tuning.measure.baselines.torch_baseline import (
     PLAIN,
     activation,
-    aligned,
     careful_call,
     in_given_output,
     pin,
+    with_aligned_operands,
 )
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call, Refused, choose
 from tirgemm.tuning.measure.torch_import import imported_torch
@@ -144,7 +144,7 @@ class HostTorchBaseline:
             yield f"torch.matmul(a.float(), b.float()).to(torch.{DTYPE_NAMES[gemm.dtype]})", self._in_fp32
         yield PLAIN, lambda tensors: in_given_output(self._torch, gemm, **tensors)
         if (careful := careful_call(gemm)) is not None:
-            yield careful, lambda tensors: aligned(self._torch, gemm, **tensors)
+            yield careful, lambda tensors: with_aligned_operands(self._torch, gemm, **tensors)
         if gemm.batch == 1 and (gemm.beta or gemm.bias):
             yield f"torch.addmm({'c' if gemm.beta else 'bias'}, a, b, out=d)", self._addmm
         if gemm.batch == 1 and gemm.trans_b and not gemm.beta and not (gemm.alpha and gemm.bias):

@@ -137,7 +137,7 @@ class OperandPlacement:
     @property
     def padded_bytes(self) -> int:
         """Bytes up to where another operand may begin, as operands that are timed lie behind one another."""
-        align = max(TIMED_ALIGN, self.align)
+        align = _timed_align(self.align)
         return -(-self.nbytes // align) * align
 
 
@@ -147,7 +147,8 @@ def operand_layouts(gemm: Gemm) -> list[OperandPlacement]:
 
 
 def timed_start(gemm: Gemm, address: int) -> int:
-    """Where from ``address`` on operands that are timed begin, less than 2 * ``timed_align`` bytes behind it.
+    """The address of the first operand that is timed, less than 2 * ``timed_align`` bytes behind ``address``.
+
     Of a problem that promises less alignment than is usual they have what it promises and no more: what is measured is
     what was asked for, for libraries that look at addresses, too."""
     align = timed_align(gemm)
@@ -156,7 +157,11 @@ def timed_start(gemm: Gemm, address: int) -> int:
 
 def timed_align(gemm: Gemm) -> int:
     """Bytes that divide the distances between operands that are timed."""
-    return max(TIMED_ALIGN, gemm.align)
+    return _timed_align(gemm.align)
+
+
+def _timed_align(align: int) -> int:
+    return max(TIMED_ALIGN, align)
 
 
 def layout_of(gemm: Gemm, name: str, m: int) -> OperandPlacement:

@@ -82,7 +82,7 @@ class Epilogue:
 
     def finish(self, index, half, row, column):
         """Put the finished outputs of accumulators ``index`` and ``index + 1``, of a thread's upper or lower row, into
-        ``pair``. Their bias is loaded."""
+        ``pair``. The caller has loaded their bias."""
         gemm = self.gemm
         sums = self.sums.value(index), self.sums.value(index + 1)
         plain = not (gemm.alpha or gemm.beta or gemm.bias) and gemm.act == "none"
@@ -127,19 +127,21 @@ class Epilogue:
             for e in range(2):
                 self.load_bias(e, column + e)
             return
-        T.buffer_store(self.bias_word, self.biased(self.args.memory["bias"][column // 2], column, self.bias_word), [0])
+        T.buffer_store(
+            self.bias_word, self.biased(self.args.memory["bias"][column // 2], column, self.bias_word.ty.dtype), [0]
+        )
         for e in range(2):
             T.buffer_store(self.bias, self.bias_word.view(DTYPE_NAMES[self.out])[e], [e])
 
     def load_bias(self, place, n):
-        T.buffer_store(self.bias, self.biased(self.args.elements_of("bias")[n], n, self.bias), [place])
+        T.buffer_store(self.bias, self.biased(self.args.elements_of("bias")[n], n, self.bias.ty.dtype), [place])
 
-    def biased(self, value, n, to):
-        """``value``, which ``to`` takes, but 0 beyond D's last column. What lies beyond D's last row has a bias, too:
+    def biased(self, value, n, dtype):
+        """``value``, but 0 of that dtype beyond D's last column. What lies beyond D's last row has a bias, too:
         rows share what is loaded."""
         plan = self.plan
         tile = plan.tile_m * plan.cluster_m if plan.orientation.swapped else plan.tile_n * plan.cluster_n
-        return value if self.gemm.n % tile == 0 else T.if_then_else(n < self.gemm.n, value, T.cast(0, to.ty.dtype))
+        return value if self.gemm.n % tile == 0 else T.if_then_else(n < self.gemm.n, value, T.cast(0, dtype))
 
     def place(self, row, column):
         """The m and n of a place of the tile."""

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _INT32_MAX = 2**31 - 1
 _HALVES = 4
-# The place of a word at an end of the operand, which is found again for itself.
-_REST = REPACK_WORDS
+# The slot in which a word is computed again that crosses the operand's bounds.
+_BOUNDARY = REPACK_WORDS
 # How many elements a base lies behind an address of 16 bytes: only the call knows.
 _PHASE = """
 __forceinline__ __device__ int tirgemm_phase(const void* base) {
@@ -134,7 +134,7 @@ class Copy:
         self.shift = T.alloc_local([REPACK_WORDS + 1], "int32")
         self.count = T.alloc_local([REPACK_WORDS + 1], "int32")
         self.bits = T.alloc_local([REPACK_WORDS * 2 * _HALVES], "uint32")
-        self.rest = T.local_scalar("int32")
+        self.crosses = T.local_scalar("int32")
         self.phase = None
         if item.base < WORD:
             self.phase = T.local_scalar("int32")
@@ -146,16 +146,16 @@ class Copy:
         # Loops that NVRTC unrolls: TVM would simplify every word for itself.
         with T.serial(REPACK_WORDS, unroll=True) as word:
             self.find(word, self.number_of(turn, word, thread))
-        T.buffer_store(self.rest.source, 0, [0])
+        T.buffer_store(self.crosses.source, 0, [0])
         # All loads before any store: they are in flight together.
         with T.serial(REPACK_WORDS, unroll=True) as word:
             self.load(word)
         with T.serial(REPACK_WORDS, unroll=True) as word, T.If(self.whole(word)), T.Then():
             self.store(word)
-        with T.If(self.rest != 0), T.Then(), T.serial(REPACK_WORDS, unroll=False) as word:
-            self.find(_REST, self.number_of(turn, word, thread))
-            with T.If(T.And(self.exists(_REST), T.Not(self.whole(_REST)))), T.Then():
-                self.store_elements(_REST)
+        with T.If(self.crosses != 0), T.Then(), T.serial(REPACK_WORDS, unroll=False) as word:
+            self.find(_BOUNDARY, self.number_of(turn, word, thread))
+            with T.If(T.And(self.exists(_BOUNDARY), T.Not(self.whole(_BOUNDARY)))), T.Then():
+                self.store_elements(_BOUNDARY)
 
     @staticmethod
     def number_of(turn, word, thread):
@@ -195,7 +195,7 @@ class Copy:
                     with T.If(self.both(word)), T.Then():
                         self.load_word(self.at(word, _HALVES), start + WORD)
             with T.Else(), T.If(self.exists(word)), T.Then():
-                T.buffer_store(self.rest.source, 1, [0])
+                T.buffer_store(self.crosses.source, 1, [0])
 
     def load_word(self, at, start):
         to = [T.address_of(self.bits[at + i]) for i in range(_HALVES)]

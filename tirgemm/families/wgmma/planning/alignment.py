@@ -12,7 +12,7 @@ _MOST_K_BY_ELEMENTS = 128
 
 
 def pairs(gemm: Gemm) -> bool:
-    """Whether every even column of C and D starts a word of two elements that is aligned and inside the row."""
+    """Whether every even column of C, D and the bias starts a word of two elements that is aligned and inside."""
     size = 2 * DTYPE_BYTES[gemm.out]
     return gemm.n % 2 == 0 and gemm.align % size == 0 and all(_multiple(gemm, op, 2) for op in _written(gemm))
 

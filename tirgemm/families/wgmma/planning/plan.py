@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def pairs(self) -> bool:
-        """Whether two neighbouring columns of D and C are one aligned word everywhere."""
+        """Whether two neighbouring columns of D, C and the bias are one aligned word everywhere."""
         return pairs(self.gemm)
 
 

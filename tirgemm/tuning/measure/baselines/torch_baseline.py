@@ -25,10 +25,10 @@ PINNED: dict[str, Any] = {
     "allow_fp16_reduced_precision_reduction": True,
     "allow_bf16_reduced_precision_reduction": True,
 }
-PLAIN, PADDED = "torch.matmul(a, b, out=d)", "d.copy_(torch.matmul(F.pad(a), F.pad(b))[..., :m, :n])"
-COPIED = "d.copy_(torch.matmul(a.clone(), b.clone()))"
+PLAIN = "torch.matmul(a, b, out=d)"
 # Bytes at multiples of which rows begin that the libraries' fast kernels load.
 _ALIGNED = 16
+_FACTORS: dict[Operand, set[str]] = {"a": {"m", "k"}, "b": {"k", "n"}}
 
 
 class TorchBaseline:
@@ -61,7 +61,7 @@ class TorchBaseline:
             return [BaselineOption({}, lambda i: self.prepared(sets[i], in_given_output))]
         return [
             BaselineOption({"call": PLAIN}, lambda i: self.prepared(sets[i], in_given_output)),
-            BaselineOption({"call": careful}, lambda i: self.prepared(sets[i], aligned)),
+            BaselineOption({"call": careful}, lambda i: self.prepared(sets[i], with_aligned_operands)),
         ]
 
     def prepared(self, views: dict[str, View], write: Callable[..., Call]) -> Call:
@@ -87,39 +87,46 @@ def pin(torch: Any) -> None:
 
 
 def careful_call(gemm: Gemm) -> str | None:
-    """The words for the call with aligned operands, ``aligned``; None where all rows are aligned as they are."""
-    return PADDED if odd_sizes(gemm) else COPIED if misplaced(gemm) else None
+    """The call with operands whose rows are all aligned, ``with_aligned_operands``, as PyTorch code; None where they
+    are as they stand."""
+    unaligned, odd = unaligned_operands(gemm), odd_sizes(gemm)
+    if not unaligned:
+        return None
+    a, b = (
+        f"F.pad({name})" if odd & sizes else f"{name}.clone()" if name in unaligned else name
+        for name, sizes in _FACTORS.items()
+    )
+    product = f"torch.matmul({a}, {b}"
+    part = "[..., :m, :n]" if odd & {"m", "n"} else ""
+    return f"d.copy_({product}){part})" if _makes_own_output(gemm) else f"{product}, out=d)"
+
+
+def unaligned_operands(gemm: Gemm) -> dict[Operand, frozenset[str]]:
+    """The matrices of which some row may begin at an address that the libraries' fast kernels do not load, each with
+    those of m, n and k that a copy with aligned rows has to pad: none where one of the same size is aligned."""
+    step = _ALIGNED // DTYPE_BYTES[gemm.dtype]
+    inner: tuple[tuple[Operand, str, int], ...] = (
+        ("a", "m", gemm.m_max) if gemm.trans_a else ("a", "k", gemm.k),
+        ("b", "k", gemm.k) if gemm.trans_b else ("b", "n", gemm.n),
+        ("d", "n", gemm.n),
+    )
+    return {
+        operand: frozenset({name} if size % step else ())
+        for operand, name, size in inner
+        if gemm.align < _ALIGNED
+        or evaluate(gemm.leading(operand), gemm.m_max) % step
+        or (gemm.batch > 1 and evaluate(gemm.batch_stride(operand), gemm.m_max) % step)
+    }
 
 
 def odd_sizes(gemm: Gemm) -> frozenset[str]:
-    """Which of m, n and k a user would pad: the inner sizes of matrices whose rows begin at odd addresses."""
-    step = _step(gemm)
-    return frozenset(
-        name
-        for operand, (name, size) in _inner(gemm).items()
-        if size % step and evaluate(gemm.leading(operand), gemm.m_max) % step
-    )
+    """Which of m, n and k a user would pad."""
+    return frozenset().union(*unaligned_operands(gemm).values())
 
 
-def misplaced(gemm: Gemm) -> frozenset[Operand]:
-    """The matrices of which a copy of the same size is aligned, and they themselves are not: their rows begin at odd
-    addresses, or no more is promised of their first."""
-    step = _step(gemm)
-    return frozenset(
-        operand
-        for operand, (_, size) in _inner(gemm).items()
-        if size % step == 0 and (gemm.align < _ALIGNED or evaluate(gemm.leading(operand), gemm.m_max) % step)
-    )
-
-
-def _step(gemm: Gemm) -> int:
-    return _ALIGNED // DTYPE_BYTES[gemm.dtype]
-
-
-def _inner(gemm: Gemm) -> dict[Operand, tuple[str, int]]:
-    """The size along the rows of every matrix, and its name."""
-    m, n, k = ("m", gemm.m_max), ("n", gemm.n), ("k", gemm.k)
-    return {"a": m if gemm.trans_a else k, "b": k if gemm.trans_b else n, "d": n}
+def _makes_own_output(gemm: Gemm) -> bool:
+    """Whether the product of aligned operands is copied into D, whose rows or sizes are not those."""
+    return "d" in unaligned_operands(gemm) or bool(odd_sizes(gemm) & {"m", "n"})
 
 
 def in_given_output(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
@@ -134,18 +141,18 @@ def in_given_output(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = Non
     return run
 
 
-def aligned(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
+def with_aligned_operands(torch: Any, gemm: Gemm, a: Any, b: Any, d: Any, c: Any = None, bias: Any = None) -> Call:
     """As ``in_given_output``, with what is not aligned filled up with zeros to multiples of 16 bytes, or copied, in
     every call."""
-    odd, moved, step = odd_sizes(gemm), misplaced(gemm), _step(gemm)
+    unaligned, odd, step = unaligned_operands(gemm), odd_sizes(gemm), _ALIGNED // DTYPE_BYTES[gemm.dtype]
     (m, k), n = a.shape[-2:], b.shape[-1]
     more_m, more_n, more_k = (-size % step if name in odd else 0 for name, size in (("m", m), ("n", n), ("k", k)))
-    finish = _epilogue(torch, gemm, d, c, bias)
+    own_output, finish = _makes_own_output(gemm), _epilogue(torch, gemm, d, c, bias)
 
     def run() -> None:
-        left = _filled(torch, a, more_m, more_k, gemm.trans_a, copied="a" in moved)
-        right = _filled(torch, b, more_k, more_n, gemm.trans_b, copied="b" in moved)
-        if more_m or more_n or "d" in moved:
+        left = _filled(torch, a, more_m, more_k, gemm.trans_a, copied="a" in unaligned)
+        right = _filled(torch, b, more_k, more_n, gemm.trans_b, copied="b" in unaligned)
+        if own_output:
             d.copy_(torch.matmul(left, right)[..., :m, :n])
         else:
             torch.matmul(left, right, out=d)
