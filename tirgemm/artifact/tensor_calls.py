@@ -121,8 +121,8 @@ def keep(
     kind: int, tensors: tuple[Any, Any, Any], how: tuple[str, bool | str], call: Callable[[Any, Any, Any], Any]
 ) -> None:
     """Keep ``call`` for calls with this weight and bias of ``tensors`` (x, weight, bias or None), and for those of all
-    layers of the ``kind``, where x is of this shape and as dense. Neither is held: ``forget`` them before they are
-    gone."""
+    layers of the ``kind``, where x has this shape, dtype and device and is as dense. Neither is held: ``forget`` them
+    before they are gone."""
     library, (x, weight, bias), (act, kernels) = _library(), tensors, how
     if library is not None:
         library.tirgemm_keep(kind, weight, bias, sys.intern(act), kernels, x, call)

@@ -189,13 +189,15 @@ def _lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _pytorch(like: Tensor, act: str) -> ServedCall:
-    """PyTorch's function of x, weight and bias, for x that are as ``like`` in all but their address; None for others:
-    a layer's weight may be moved or cast in place, and an x that lies otherwise may have a kernel."""
-    dtype, device, strides = like.dtype, like.device, like.stride()
-    compute = functional.linear if act == "none" else partial(reference, act=act)
+    """PyTorch's function of x, weight and bias, for x that are as ``like`` in all but their address; None for those of
+    other strides, which may have a kernel. The launcher has compared the rest, and where x is dense all of it."""
+    compute: ServedCall = functional.linear if act == "none" else partial(reference, act=act)
+    if like.is_contiguous():
+        return compute
+    strides = like.stride()
 
     def call(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        if x.dtype is not dtype or x.device != device or x.stride() != strides:
+        if x.stride() != strides:
             return None
         result: Tensor = compute(x, weight, bias)
         return result

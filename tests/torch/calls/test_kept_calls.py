@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_pytorch_may_swap_the_parameters_of_a_model_that_was_given_back() -> Non
     wanted = model(x)
     report.undo()
     assert torch.allclose(model.double()(x.double()).float(), wanted, atol=1e-5)
+
+
+def test_a_call_that_is_left_to_pytorch_is_hardly_more_than_pytorchs() -> None:
+    from tirgemm.torch import linear
+
+    called: list[str] = []
+
+    def noted(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    x, weight = torch.randn(7, 19), torch.randn(11, 19)
+    wanted = linear(x, weight)
+    sys.setprofile(noted)
+    try:
+        got = linear(x, weight)
+    finally:
+        sys.setprofile(None)
+    assert torch.equal(got, wanted)
+    assert called == ["linear", "is_dynamo_compiling"], "else each of a model's linears costs the host more"
+    assert linear(x.double(), weight.double()).dtype is torch.float64, "kept for this dtype alone"
 
 
 def test_weights_of_ever_other_shapes_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

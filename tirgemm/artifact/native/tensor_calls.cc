@@ -125,12 +125,14 @@ py::Object* New(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   return OrNone(api, given == 3 ? Result(api, call, args) : nullptr);
 }
 
-// What was chosen for calls, by the layer, the shape of x and whether x is dense: a kernel that reads dense ones is not
-// put out by calls with others. Read and written with Python's lock held.
+// What was chosen for calls, by the layer, the shape, dtype and device of x and whether x is dense: a kernel that reads
+// dense ones is not put out by calls with others. Read and written with Python's lock held.
 struct Shape {
   static constexpr int kMost = 6;
   int ndim = 0;
   bool dense = true;
+  DLDataType dtype = {};
+  DLDevice device = {};
   int64_t size[kMost] = {};
 
   static bool Of(py::Object* tensor, Shape* out) {
@@ -141,6 +143,8 @@ struct Shape {
     }
     out->ndim = view.ndim;
     if (view.ndim > kMost) return false;
+    out->dtype = view.dtype;
+    out->device = view.device;
     std::memcpy(out->size, view.shape, sizeof(int64_t) * static_cast<size_t>(view.ndim));
     int64_t stride = 1;
     for (int i = view.ndim - 1; view.strides && i >= 0; --i) {
@@ -150,7 +154,8 @@ struct Shape {
     return true;
   }
   bool operator==(const Shape& other) const {
-    return ndim == other.ndim && dense == other.dense && std::memcmp(size, other.size, sizeof(size)) == 0;
+    return ndim == other.ndim && dense == other.dense && std::memcmp(&dtype, &other.dtype, sizeof(dtype)) == 0 &&
+           std::memcmp(&device, &other.device, sizeof(device)) == 0 && std::memcmp(size, other.size, sizeof(size)) == 0;
   }
 };
 
