@@ -21,7 +21,7 @@ class GuardedMemory:
     """Bytes between guard bands, all poison until written; the first byte is aligned to exactly ``align``."""
 
     def __init__(self, nbytes: int, align: int = 64) -> None:
-        self.raw = np.full(nbytes + 2 * _GUARD + 2 * align, POISON, np.uint8)
+        self.raw = np.full(nbytes + 2 * _GUARD + 3 * align, POISON, np.uint8)
         start = self.raw.ctypes.data + _GUARD
         # Aligned to align, but to no more: a kernel that assumes more must fail.
         self.offset = _GUARD + (-start) % (2 * align) + align

@@ -95,7 +95,9 @@ def test_a_call_that_is_left_to_pytorch_is_hardly_more_than_pytorchs() -> None:
     finally:
         sys.setprofile(None)
     assert torch.equal(got, wanted)
-    assert called == ["linear", "is_dynamo_compiling"], "else each of a model's linears costs the host more"
+    # Behind these are PyTorch's own, and what was registered with PyTorch.
+    assert called[:2] == ["linear", "is_dynamo_compiling"]
+    assert not {"_chosen", "reference", "call"} & set(called), "else each of a model's linears costs the host more"
     assert linear(x.double(), weight.double()).dtype is torch.float64, "kept for this dtype alone"
 
 
