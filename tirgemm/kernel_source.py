@@ -1,7 +1,8 @@
-"""Interface of kernel sources: look-up of kernels for ``tirgemm.torch``, and builds of missing ones.
+"""``KernelSource``: protocol of the objects from which ``tirgemm.torch`` gets compiled GEMM kernels.
 
-The class is ``KernelSource``; shipped records, a local database and the service implement it. ``Policy`` names which
-missing kernels may be built.
+``LocalKernels`` (a local database with the shipped records), ``DependentKernels`` and ``ServiceKernels`` (a client of
+the HTTP service) implement it: ``lookup`` returns the kernel of a problem on a device, ``prepare`` compiles missing
+ones in the background, as far as a ``Policy`` allows.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Preparation:
 
 @runtime_checkable
 class KernelSource(Protocol):
-    """What answers which kernel there is for a problem, and makes those that are missing.
+    """A provider of compiled kernels: it looks up the kernel of a problem, and makes those that are missing.
 
     A kernel may serve a range of m. Safe from several threads. ``tunes``: whether what it makes was searched for, so
     that it is worth asking for where there is a default.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
@@ -73,7 +73,8 @@ class Metrics:
         if not self._in_group:
             return self._registry
         everyone = CollectorRegistry()
-        multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]  # its constructor has no types
+        registered: Callable[[CollectorRegistry], object] = multiprocess.MultiProcessCollector
+        registered(everyone)
         everyone.register(_FigureCollector(self))
         return everyone
 

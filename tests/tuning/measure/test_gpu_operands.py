@@ -72,5 +72,5 @@ def test_operands_begin_where_the_problem_promises_and_lie_apart(
 def test_the_first_operand_begins_behind_a_multiple_by_what_is_promised(align: int, behind: int, address: int) -> None:
     gemm = Gemm(33, 40, 56, align=align)
     start = timed_start(gemm, address)
-    assert address <= start < address + 2 * timed_align(gemm)
-    assert start % timed_align(gemm) == behind
+    assert address <= start < address + 2 * timed_align(align)
+    assert start % timed_align(align) == behind

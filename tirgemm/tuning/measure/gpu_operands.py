@@ -43,7 +43,7 @@ def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -
 def filled(gemm: Gemm, sets: int, seed: int, gpu: Gpu, backend: CudaBackend) -> Operands:
     """Fresh memory with ``sets`` sets of random normal operands, each apart."""
     layouts = operand_layouts(gemm)
-    memory = Memory(sets * sum(layout.padded_bytes for layout in layouts) + 2 * timed_align(gemm))
+    memory = Memory(sets * sum(layout.padded_bytes for layout in layouts) + 2 * timed_align(gemm.align))
     at = timed_start(gemm, memory.address)
     backend.fill_normal(at, memory.address + memory.nbytes - at, gemm.dtype, seed)
     views = []

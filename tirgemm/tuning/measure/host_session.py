@@ -237,7 +237,7 @@ def _set_bytes(gemm: Gemm) -> int:
 def _operands(gemm: Gemm, sets: int, rng: np.random.Generator) -> _Operands:
     """Fresh memory, filled from a million random normal numbers, each part from a random offset on."""
     layouts = operand_layouts(gemm)
-    memory = np.empty(sets * _set_bytes(gemm) + 2 * timed_align(gemm), np.uint8)
+    memory = np.empty(sets * _set_bytes(gemm) + 2 * timed_align(gemm.align), np.uint8)
     first = timed_start(gemm, memory.ctypes.data) - memory.ctypes.data
     normal = rng.standard_normal(_RANDOM, dtype=np.float32)
     pools = {layout.dtype: np.tile(encode(normal, layout.dtype), 2) for layout in layouts if layout.name != "d"}

@@ -137,7 +137,7 @@ class OperandPlacement:
     @property
     def padded_bytes(self) -> int:
         """Bytes up to where another operand may begin, as operands that are timed lie behind one another."""
-        align = _timed_align(self.align)
+        align = timed_align(self.align)
         return -(-self.nbytes // align) * align
 
 
@@ -150,17 +150,14 @@ def timed_start(gemm: Gemm, address: int) -> int:
     """The address of the first operand that is timed, less than 2 * ``timed_align`` bytes behind ``address``.
 
     Of a problem that promises less alignment than is usual they have what it promises and no more: what is measured is
-    what was asked for, for libraries that look at addresses, too."""
-    align = timed_align(gemm)
+    what was asked for, for libraries that look at addresses, too.
+    """
+    align = timed_align(gemm.align)
     return address + -address % align + (gemm.align if gemm.align < USUAL_ALIGN else 0)
 
 
-def timed_align(gemm: Gemm) -> int:
-    """Bytes that divide the distances between operands that are timed."""
-    return _timed_align(gemm.align)
-
-
-def _timed_align(align: int) -> int:
+def timed_align(align: int) -> int:
+    """Bytes that divide the distances between operands that are timed, for a problem of that alignment."""
     return max(TIMED_ALIGN, align)
 
 
