@@ -39,7 +39,7 @@ from tirgemm.tuning_db.transfer import read_candidates
 SIBLINGS = {"judge-102": 12, "judge-103": 11, "judge-104": 15, "grid": 73}
 # Of these, how many are in the records themselves: problems of the published suites, which were measured before.
 EQUALS = {"grid": 10}
-NEW_JUDGE = 105
+NEW_JUDGE = 107
 OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
 JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
 # Published results name these problems: a change of the generator must not change them.
@@ -47,6 +47,8 @@ DIGESTS = {
     "judge-102": "e865723ffbbaf173",
     "judge-103": "5cc6f910a35336d5",
     "judge-104": "ca9f1180d7a061a3",
+    "judge-105": "d8867cf41b2cd0f6",
+    "judge-106": "ba49f5abc140ab10",
     "grid": "c7dd4b4634a0e8c7",
 }
 
@@ -117,7 +119,7 @@ def test_new_seeds_draw_no_size_of_the_records_or_of_the_other_side(monkeypatch:
     monkeypatch.setattr(generator, "JUDGE_SEEDS", (*JUDGE_SEEDS, NEW_JUDGE))
     judged = {sides_of(gemm) for name in (*JUDGES, "grid") for gemm in suite_named(name).gemms}
     new = suite_named(f"judge-{NEW_JUDGE}").gemms
-    fitted = {seed: suite_named(f"fit-{seed}").gemms for seed in (0, 1, 2, 3, 101, *range(106, 112))}
+    fitted = {seed: suite_named(f"fit-{seed}").gemms for seed in (0, 1, 2, 3, 101, *range(108, 114))}
     shipped_sides = {sides_of(gemm) for gemm in shipped_gemms()}
     assert len(set(new)) == COUNT
     assert not siblings(new, shipped_sides)
@@ -131,10 +133,10 @@ def test_new_seeds_draw_no_size_of_the_records_or_of_the_other_side(monkeypatch:
 def test_a_judge_suite_stays_when_sizes_of_other_problems_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator, "JUDGE_SEEDS", (*JUDGE_SEEDS, NEW_JUDGE))
     before = suite_named(f"judge-{NEW_JUDGE}").gemms
-    added = {sides_of(gemm) for seed in range(106, 112) for gemm in suite_named(f"fit-{seed}").gemms}
+    added = {sides_of(gemm) for seed in range(108, 114) for gemm in suite_named(f"fit-{seed}").gemms}
     monkeypatch.setattr(generator, "recorded_sides", lambda: recorded_sides() | added)
     assert suite_named(f"judge-{NEW_JUDGE}").gemms == before
-    assert not siblings(suite_named("fit-106").gemms, added)
+    assert not siblings(suite_named("fit-108").gemms, added)
 
 
 def test_records_of_a_judged_size_are_not_shipped_where_none_of_it_were_before(tmp_path: Path) -> None:

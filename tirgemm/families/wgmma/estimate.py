@@ -12,11 +12,9 @@ import numpy as np
 
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
-from tirgemm.families.common.alignment import divides
 from tirgemm.families.common.fit_file import fitted_constants
-from tirgemm.families.wgmma.planning.alignment import loaded_by_tma
+from tirgemm.families.wgmma.planning.alignment import lines_of_a_row, loaded_by_tma
 from tirgemm.families.wgmma.planning.plan import Plan
-from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
@@ -138,7 +136,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
     loaded = np.minimum(cuts.tile_m, -(-rows // 8) * 8)
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + cuts.tile_n / cuts.cluster_m)
-    line_a, line_b = (_lines(gemm, operand) for operand in _OPERANDS)
+    line_a, line_b = (lines_of_a_row(gemm, operand) for operand in _OPERANDS)
     left, right = np.where(cuts.swap, line_b, line_a), np.where(cuts.swap, line_a, line_b)
     lines = 2 * cuts.tile_k * (loaded / cuts.cluster_n * left + cuts.tile_n / cuts.cluster_m * right)
     latency = _load_clocks(cuts, stage, c)
@@ -196,16 +194,6 @@ def _load_clocks(cuts: Cuts, stage: Any, c: WgmmaConstants) -> Any:
     """Clocks from a TMA load of ``stage`` bytes to its bytes."""
     factor = np.where(cuts.cluster_m * cuts.cluster_n > 1, c.multicast_latency_factor, 1.0)
     return (c.load_latency_clocks + c.load_latency_clocks_per_kib / 1024 * stage) * factor
-
-
-def _lines(gemm: Gemm, operand: Operand) -> float:
-    """Lines of L2 that TMA reads for the 128 bytes of a tile's row, in the mean: more than one where the operand's rows
-    are no whole lines, and copies to aligned rows are."""
-    if not loaded_by_tma(gemm, operand):
-        return 1.0
-    leading = gemm.leading(operand)
-    apart = next(nbytes for nbytes in (128, 64, 32, 16) if divides(nbytes // ELEMENT_BYTES, leading))
-    return 2.0 - apart / 128
 
 
 def _eighth(share: Any) -> Any:

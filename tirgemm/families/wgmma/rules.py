@@ -24,14 +24,14 @@ from tirgemm.families.wgmma.planning.names import (
 from tirgemm.families.wgmma.planning.parts import invariant_summation, summation
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, MMA_K
+from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import MAX_GRID
 
-# Blocks that share tiles by multicast.
-MAX_SHARED_BY = 2
+# Blocks of a cluster that share tiles by multicast.
+MAX_SHARED_BY = 8
 # Tiles of this many rows and columns or fewer may leave SMs idle: nothing smaller would be better.
 _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
@@ -68,8 +68,8 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
     if cut.cluster.shared_by > MAX_SHARED_BY:
         return (
-            f"a cluster of {cut.cluster.shared_by} blocks leaves SMs of {device.arch} idle: their groups are no "
-            "multiple of it"
+            f"cluster_m={cut.cluster_m} and cluster_n={cut.cluster_n} are {cut.cluster.shared_by} blocks that share "
+            f"tiles; the limit is {MAX_SHARED_BY}"
         )
     if cut.cluster.shared_by > 1 and cut.cluster.parts > 1:
         return (
@@ -80,14 +80,13 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
         ("m", cut.orientation.most_rows, cut.tile_m, cut.cluster_m),
         ("n", cut.orientation.most_columns, cut.tile_n, cut.cluster_n),
     ):
-        if count > 1 and size <= tile:
-            return f"cluster_{axis}={count} has one tile of {tile} to share among {size} outputs along {axis}"
+        tiles = -(-size // tile)
+        if tiles <= count // 2:
+            few = "one tile" if tiles == 1 else f"{tiles} tiles"
+            return f"cluster_{axis}={count} has {few} of {tile} to share among {size} outputs along {axis}"
     for name, shared in (("cluster_n", cut.left), ("cluster_m", cut.right)):
-        if shared.peers > 1 and shared.rows % (shared.peers * CORE_ROWS):
-            return (
-                f"{name}={shared.peers} cuts {shared.rows} rows of shared memory into parts that are no multiple of "
-                f"{CORE_ROWS}"
-            )
+        if shared.peers > 1 and shared.rows % shared.peers:
+            return f"{name}={shared.peers} cuts {shared.rows} rows of shared memory into unequal parts"
     return None
 
 

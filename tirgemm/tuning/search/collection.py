@@ -1,25 +1,28 @@
 """Collection of records to train a ranking model with: some configs each of many problems.
 
-Of a family that ranks its configs the first of the ranking are measured, which is where a model has to be right, and
-some drawn from further down; of the others the default and what is drawn from their spaces. Families whose default is
-expected to be far behind are left out: the model has nothing to learn from by how much.
+Of a family that ranks its configs the first of the ranking are measured, which is where a model has to be right, some
+that differ from one of these in one knob, and some drawn from further down; of the others the default and what is drawn
+from their spaces. Families whose default is expected to be far behind are left out: the model has nothing to learn from
+by how much.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND
 from tirgemm.gemm import Gemm, Regime
 
 CONFIGS = 16
-# Of the configs of a family that ranks them, the share that is the first of its ranking; the others are drawn from so
-# many times as many.
-RANKED, DEPTH = 2 / 3, 4
+# Of the configs of a family that ranks them, the share that is the first of its ranking, and that of neighbours of the
+# first few; the others are drawn from so many times as many.
+RANKED, NEIGHBOURS, DEPTH = 1 / 2, 1 / 4, 4
+# Neighbours are of the first so many.
+_FIRST = 4
 # Of a family without a ranking beside one that has one: its default and others.
 UNRANKED = 3
 _DRAWS = 200
@@ -40,26 +43,47 @@ def configs_to_collect(
     for family, default in near:
         configs[default] = None
         if isinstance(family, WithShortlist):
-            configs |= dict.fromkeys(_ranked(family.shortlist(gemm, device, regime, DEPTH * each), each, draw))
+            shortlist = family.shortlist(gemm, device, regime, DEPTH * each)
+            first, near_first = round(each * RANKED), round(each * NEIGHBOURS)
+            configs |= dict.fromkeys(shortlist[:first])
+            configs |= dict.fromkeys(_neighbours(gemm, device, family, shortlist[:_FIRST], near_first, draw))
+            rest = [config for config in shortlist[first:] if config not in configs]
+            configs |= dict.fromkeys(draw.sample(rest, min(each - first - near_first, len(rest))))
         else:
             wanted = UNRANKED if ranking else each
             configs |= dict.fromkeys(_drawn(gemm, device, family, wanted - 1, draw))
     return list(configs)
 
 
-def _ranked(shortlist: Sequence[Config], count: int, draw: random.Random) -> list[Config]:
-    first = round(count * RANKED)
-    rest = shortlist[first:]
-    return [*shortlist[:first], *draw.sample(rest, min(count - first, len(rest)))]
-
-
 def _drawn(gemm: Gemm, device: Device, family: Family, count: int, draw: random.Random) -> list[Config]:
     """At most ``count`` configs that the family's rules accept, drawn at random."""
-    knobs, valid = family.space(gemm, device).knobs, dict[Config, None]()
+    knobs = family.space(gemm, device).knobs
+    return _valid(gemm, device, family, count, lambda: tuple((knob.name, draw.choice(knob.choices)) for knob in knobs))
+
+
+def _neighbours(
+    gemm: Gemm, device: Device, family: Family, of: Sequence[Config], count: int, draw: random.Random
+) -> list[Config]:
+    """At most ``count`` configs that the family's rules accept, each one knob away from one of ``of``."""
+    several = [knob for knob in family.space(gemm, device).knobs if len(knob.choices) > 1]
+
+    def neighbour() -> tuple[tuple[str, Value], ...]:
+        near, knob = dict(draw.choice(of).knobs), draw.choice(several)
+        return tuple((near | {knob.name: draw.choice(knob.choices)}).items())
+
+    found = _valid(gemm, device, family, count + len(of), neighbour) if several else []
+    return [config for config in found if config not in of][:count]
+
+
+def _valid(
+    gemm: Gemm, device: Device, family: Family, count: int, drawn: Callable[[], tuple[tuple[str, Value], ...]]
+) -> list[Config]:
+    """At most ``count`` different configs of what is ``drawn`` that the family's rules accept."""
+    valid = dict[Config, None]()
     for _ in range(_DRAWS):
         if len(valid) >= count:
             break
-        config = Config(family.name, tuple((knob.name, draw.choice(knob.choices)) for knob in knobs))
+        config = Config(family.name, drawn())
         if rejected(family, gemm, config, device) is None:
             valid[config] = None
     return list(valid)

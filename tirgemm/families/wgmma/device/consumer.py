@@ -52,14 +52,22 @@ def multiply(plan, acc, a, b, step):
 
 
 @T.inline
-def release(plan, shared, stage, thread):
-    """Tell every block whose data the stage held that this consumer has read it."""
+def release(plan, shared, tiles, stage, thread):
+    """Tell every block that filled the stage that this consumer has read it."""
     if plan.cluster.shared_by == 1:
         if thread == 0:
             shared.ring.empty.arrive(stage)
     else:
         if thread < plan.cluster.shared_by:
-            shared.ring.empty.arrive(stage, remote=thread)
+            if plan.cluster.shares_both:
+                # Those of its row and of its column of the cluster.
+                if T.Or(
+                    T.truncmod(thread, plan.cluster_m) == tiles.rank_m,
+                    T.truncdiv(thread, plan.cluster_m) == tiles.rank_n,
+                ):
+                    shared.ring.empty.arrive(stage, remote=thread)
+            else:
+                shared.ring.empty.arrive(stage, remote=thread)
 
 
 @T.inline
@@ -112,7 +120,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             # The step before this one is done: its stage is free.
             T.ptx.wgmma.wait_group.sync.aligned(1)
             if step > 0:
-                release(plan, shared, last, thread)
+                release(plan, shared, tiles, last, thread)
             record.lap(MULTIPLY, step)
             last = at.stage
             at.advance()
@@ -126,7 +134,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
             if thread == 0:
                 shared.turn.arrive(1 - consumer)
         T.ptx.wgmma.wait_group.sync.aligned(0)
-        release(plan, shared, last, thread)
+        release(plan, shared, tiles, last, thread)
         record.lap(DRAIN)
         if plan.cluster.adds_in_turn:
             add_part(plan, acc, sums, T.bool(False))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.device.producer import POLICIES, load
+from tirgemm.families.wgmma.device.producer import POLICIES, load, source
 from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
 from tirgemm.families.wgmma.planning.span_kinds import LOAD, WAIT
@@ -167,20 +167,18 @@ class Copier:
             self.copy_slabs(stage)
 
 
-def _way(plan, operand, args, tile, memory, full, thread):
+def _way(plan, args, shared, tiles, side, thread):
     """What copies an operand, or the arguments by which it is loaded."""
-    if plan.loads.copied[operand]:
-        return Copier(plan, operand, args, memory, thread)
-    return operand, args, tile, memory, full
+    by_tma = source(plan, args, shared, tiles, side)
+    operand, memory = by_tma[0], by_tma[3]
+    return Copier(plan, operand, args, memory, thread) if plan.loads.copied[operand] else by_tma
 
 
 @T.inline
-def produce_by_copies(plan, args, shared, tiles, rank, thread):
+def produce_by_copies(plan, args, shared, tiles, thread):
     """One warpgroup: fill stage after stage, tile after tile."""
-    left = T.meta_var(_way(plan, plan.orientation.left_operand, args, plan.left, shared.left, shared.ring.full, thread))
-    right = T.meta_var(
-        _way(plan, plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full, thread)
-    )
+    left = T.meta_var(_way(plan, args, shared, tiles, "left", thread))
+    right = T.meta_var(_way(plan, args, shared, tiles, "right", thread))
     record = T.meta_var(recorder(args, tiles, 0, thread == 0))
     at = PipelineState(plan.stages, 1)
     while tiles.valid():
@@ -197,9 +195,9 @@ def produce_by_copies(plan, args, shared, tiles, rank, thread):
                     shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
                     k = T.meta_var(tiles.first_k() + step * plan.tile_k)
                     if plan.loads.copied[plan.orientation.left_operand] == 0:
-                        load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
+                        load(plan, left, at.stage, k, tiles.row0, tiles.matrix)
                     if plan.loads.copied[plan.orientation.right_operand] == 0:
-                        load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)
+                        load(plan, right, at.stage, k, tiles.column0, tiles.matrix)
                 T.cuda.warp_sync()
             if plan.loads.copied[plan.orientation.left_operand] > 0:
                 left.fill(at.stage)

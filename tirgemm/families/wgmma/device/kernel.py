@@ -67,12 +67,12 @@ def gemm_kernel(plan, arguments):
             T.ptx["setmaxnreg.dec.sync.aligned.u32"](dealt.producer)
             if plan.loads.copies:
                 tiles.start(0)
-                produce_by_copies(plan, args, shared, tiles, rank, warp * 32 + lane)
+                produce_by_copies(plan, args, shared, tiles, warp * 32 + lane)
             else:
                 if warp == 0:
                     if lane == 0:
                         tiles.start(0)
-                        produce(plan, args, shared, tiles, rank)
+                        produce(plan, args, shared, tiles)
                     T.cuda.warp_sync()
             if plan.cluster.adds_parts:
                 cluster_sync(plan)

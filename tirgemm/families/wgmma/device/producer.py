@@ -18,14 +18,14 @@ _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
 
 
-def load(plan, source, stage, k, mn, matrix, rank):
-    """Load this block's part of a tile: for the other block of the cluster too, where both need it.
+def load(plan, source, stage, k, mn, matrix):
+    """Load this block's part of a tile: for the other blocks of the cluster too that need the tile.
 
-    ``source``: the operand, the kernel's arguments, the tile, its memory and the barriers of full stages.
+    ``source``: what the function of that name gives.
     """
-    operand, args, tile, memory, full = source
+    operand, args, tile, memory, full, number, ranks = source
     shared = tile.peers > 1
-    first = rank * tile.rows_loaded if shared else 0
+    first = number * tile.rows_loaded if shared else 0
     batched = plan.gemm.batch > 1
     policy = plan.loads.policy(operand)
     hint = (T.uint64(POLICIES[policy]),) if policy else ()
@@ -33,10 +33,27 @@ def load(plan, source, stage, k, mn, matrix, rank):
     for slab in range(tile.slabs):
         place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
         to = memory.ptr_to([stage, slab * tile.slab + first * tile.width])
-        mask = (T.uint16(2**tile.peers - 1),) if shared else ()
+        mask = (ranks,) if shared else ()
         where = (*place, matrix) if batched else place
         tensor_map = T.address_of(args.maps[operand])
         T.evaluate(T.ptx[name](to, tensor_map, *where, full.ptr_to([stage]), *mask, *hint))
+
+
+def source(plan, args, shared, tiles, side):
+    """What ``load`` is told of the left or the right operand: the operand, the kernel's arguments, the tile, its
+    memory and the barriers of full stages; this block's number among those that share the tile, and the mask of their
+    ranks in the cluster."""
+    left = side == "left"
+    operand = plan.orientation.left_operand if left else plan.orientation.right_operand
+    tile, memory = (plan.left, shared.left) if left else (plan.right, shared.right)
+    # The left operand's tile is shared along the tile's columns, the right one's along its rows.
+    number, other = (tiles.rank_n, tiles.rank_m) if left else (tiles.rank_m, tiles.rank_n)
+    ranks = T.uint16(2**tile.peers - 1)
+    if plan.cluster.shares_both and tile.peers > 1:
+        # Ranks count along the rows of tiles first.
+        apart, shift = (plan.cluster_m, other) if left else (1, other * plan.cluster_m)
+        ranks = T.Cast("uint16", T.shift_left(T.int32(sum(1 << peer * apart for peer in range(tile.peers))), shift))
+    return operand, args, tile, memory, shared.ring.full, number, ranks
 
 
 def prefetch_maps(args):
@@ -46,10 +63,10 @@ def prefetch_maps(args):
 
 
 @T.inline
-def produce(plan, args, shared, tiles, rank):
+def produce(plan, args, shared, tiles):
     """One thread: fill stage after stage, tile after tile."""
-    left = T.meta_var((plan.orientation.left_operand, args, plan.left, shared.left, shared.ring.full))
-    right = T.meta_var((plan.orientation.right_operand, args, plan.right, shared.right, shared.ring.full))
+    left = T.meta_var(source(plan, args, shared, tiles, "left"))
+    right = T.meta_var(source(plan, args, shared, tiles, "right"))
     record = T.meta_var(recorder(args, tiles, 0, None))
     at = PipelineState(plan.stages, 1)
     if plan.load == REPACK:
@@ -62,8 +79,8 @@ def produce(plan, args, shared, tiles, rank):
             record.lap(WAIT, step)
             shared.ring.full.arrive(at.stage, args.dim(plan.loads.tma_bytes))
             k = T.meta_var(tiles.first_k() + step * plan.tile_k)
-            load(plan, left, at.stage, k, tiles.row0, tiles.matrix, rank)
-            load(plan, right, at.stage, k, tiles.column0, tiles.matrix, rank)
+            load(plan, left, at.stage, k, tiles.row0, tiles.matrix)
+            load(plan, right, at.stage, k, tiles.column0, tiles.matrix)
             record.lap(LOAD, step)
             at.advance()
         record.end_tile()

@@ -19,8 +19,10 @@ class Tiles:
 
     def __init__(self, plan, block, rank, rows, columns, clusters):
         self.plan, self.block, self.rank = plan, block, rank
-        self.rank_m = rank if plan.cluster_m > 1 else 0
-        self.rank_n = rank if plan.cluster_n > 1 else 0
+        # Blocks of a cluster are numbered down its columns of tiles first.
+        both = plan.cluster.shares_both
+        self.rank_m = (T.truncmod(rank, plan.cluster_m) if both else rank) if plan.cluster_m > 1 else 0
+        self.rank_n = (T.truncdiv(rank, plan.cluster_m) if both else rank) if plan.cluster_n > 1 else 0
         grid = plan.grid
         rows, columns, self.clusters = (
             known if isinstance(known, int) else value

@@ -37,8 +37,8 @@ class Shared:
             self.staging = pool.alloc(shape, DTYPE_NAMES[plan.gemm.out], align=_ALIGN, layout=None)
         if plan.memory.slack_bytes:
             self.slack = pool.alloc((plan.memory.slack_bytes,), "uint8", align=SLAB_BYTES, layout=None)
-        # In ping-pong one consumer reads a stage, else all; a stage may hold data for both blocks of the cluster.
-        readers = (1 if plan.warpgroups.pingpong else plan.warpgroups.consumers) * plan.cluster.shared_by
+        # In ping-pong one consumer reads a stage, else all; a stage may hold data for other blocks of the cluster too.
+        readers = (1 if plan.warpgroups.pingpong else plan.warpgroups.consumers) * plan.cluster.readers
         # By TMA one thread fills it, by copies every thread of the producer.
         fillers = int(plan.loads.uses_tma) + (COPYING_THREADS if plan.loads.copies else 0)
         self.ring = Pipeline(pool, plan.stages, full="tma", empty="mbar", init_full=fillers, init_empty=readers)

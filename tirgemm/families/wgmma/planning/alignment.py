@@ -7,6 +7,7 @@ from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 _INPUTS: tuple[Operand, ...] = ("a", "b")
+_LINE_BYTES = 128
 # k up to which copies by elements were the fastest of some problem on an H200.
 _MOST_K_BY_ELEMENTS = 128
 
@@ -30,6 +31,21 @@ def stored_by_tma(gemm: Gemm) -> bool:
 def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
     """Whether TMA can load A or B: base, rows and matrices 16 bytes apart."""
     return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
+
+
+def lines_of_a_row(gemm: Gemm, operand: Operand) -> float:
+    """Lines of L2 that TMA reads for the 128 bytes of a tile's row, in the mean: more than one where the operand's rows
+    are no whole lines, and copies to aligned rows are."""
+    if not loaded_by_tma(gemm, operand):
+        return 1.0
+    leading = gemm.leading(operand)
+    apart = next(nbytes for nbytes in (_LINE_BYTES, 64, 32, 16) if divides(nbytes // ELEMENT_BYTES, leading))
+    return 2.0 - apart / _LINE_BYTES
+
+
+def reads_beside_lines(gemm: Gemm) -> bool:
+    """Whether TMA reads rows of A or B from more lines of L2 than they fill."""
+    return any(lines_of_a_row(gemm, operand) > 1.0 for operand in _INPUTS)
 
 
 def copy_bytes(gemm: Gemm, operand: Operand) -> int:

@@ -56,6 +56,16 @@ class Cluster:
         return self.cluster_m * self.cluster_n
 
     @property
+    def shares_both(self) -> bool:
+        """Whether tiles of both operands are shared, each by a row or a column of the cluster's blocks."""
+        return self.cluster_m > 1 and self.cluster_n > 1
+
+    @property
+    def readers(self) -> int:
+        """Blocks of a cluster that read what one of them loads: itself, and those of its row and of its column."""
+        return self.cluster_m + self.cluster_n - 1
+
+    @property
     def reducers(self) -> int:
         """Blocks of a cluster that add the parts of a tile, each of an equal share of its columns."""
         return next(r for r in range(self.size, 0, -1) if self.tile_n % (r * FRAGMENT_COLUMNS) == 0)

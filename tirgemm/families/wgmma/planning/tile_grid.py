@@ -9,6 +9,7 @@ from tirgemm.errors import InvalidConfig
 from tirgemm.expr import Dim
 from tirgemm.families.wgmma.planning.cluster import Cluster
 from tirgemm.families.wgmma.planning.orientation import Orientation
+from tirgemm.hardware import CLUSTERS_OF_H200
 
 _WORD = 4
 
@@ -66,7 +67,8 @@ class TileGrid:
     @property
     def waves(self) -> Dim:
         """Tiles that the busiest cluster computes."""
-        return expr.ceildiv(self.work, max(1, self.slots // self.cluster.size))
+        held = CLUSTERS_OF_H200[min(self.cluster.size, len(CLUSTERS_OF_H200)) - 1]
+        return expr.ceildiv(self.work, max(1, self.slots * held // CLUSTERS_OF_H200[0]))
 
     @property
     def clusters(self) -> Dim:
