@@ -85,6 +85,16 @@ NAMED = (
         "tile_m=64 tile_n=64 stages=4 split=3 reduction=cluster epilogue=direct group=4",
     ),
     ("4099x4104x72:bf16:nt", "tile_m=128 tile_n=256 stages=4 epilogue=tma group=8 eviction=first_last"),
+    ("1000x1000x1000:f16:nt", "tile_m=64 tile_n=144 stages=7 cluster_m=4 epilogue=tma group=4"),
+    (
+        "1208x3000x1000:bf16:tn:bias",
+        "tile_m=128 tile_n=128 stages=6 schedule=pingpong cluster_m=2 cluster_n=4 epilogue=tma group=4",
+    ),
+    (
+        "1..900x1000x1096:f16:tt:lda=904:beta",
+        "tile_m=128 tile_n=72 stages=7 cluster_m=4 cluster_n=2 epilogue=staged",
+    ),
+    ("2008x1000x520:bf16:nn", "tile_m=192 tile_n=64 stages=4 cluster_m=2 cluster_n=2 swap=1 epilogue=direct group=4"),
     ("4096x576x7168:f16:nt:invariant", "tile_m=128 tile_n=144 stages=5 split=4 reduction=block epilogue=tma group=8"),
     (
         "4000x577x7168:bf16:nn:ldb=584:bias:invariant",
