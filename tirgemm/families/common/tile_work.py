@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tirgemm.device import Device
-from tirgemm.families.common.alignment import access_width
+from tirgemm.families.common.alignment import access_width, row_alignment
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range, Regime
 
 Features = dict[str, Any]
@@ -88,7 +88,9 @@ def problem_features(gemm: Gemm, regime: Regime) -> Mapping[str, Any]:
         "reads_c": gemm.beta,
         "deterministic": gemm.deterministic,
         "ranged": isinstance(gemm.m, Range),
-    } | {f"access_width_{operand}": access_width(gemm, operand) for operand in _OPERANDS}
+        **{f"access_width_{operand}": access_width(gemm, operand) for operand in _OPERANDS},
+        **{f"row_alignment_{operand}": row_alignment(gemm, operand) for operand in _OPERANDS},
+    }
 
 
 def physical_features(gemm: Gemm, work: TileWork, us: Any, device: Device, regime: Regime) -> Features:

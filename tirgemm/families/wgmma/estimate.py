@@ -5,6 +5,7 @@ The constants lie in ``estimate.json``, which ``benchmarks/fit_estimate.py`` fit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
-from tirgemm.families.wgmma.planning.alignment import lines_of_a_row, loaded_by_tma
+from tirgemm.families.wgmma.planning.alignment import lines_of_a_row, loaded_by_tma, splits_sectors
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.gemm import Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
@@ -42,6 +43,8 @@ class WgmmaConstants:
     load_latency_clocks_per_kib: float
     multicast_latency_factor: float
     sm_load_bytes_per_clock: float
+    # The same of rows that begin within sectors of L2.
+    split_row_bytes_per_clock: float
     l2_bytes_per_us: float
     # Share of the memory's nominal bandwidth.
     memory_rate_share: float
@@ -136,11 +139,13 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
     loaded = np.minimum(cuts.tile_m, -(-rows // 8) * 8)
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + cuts.tile_n / cuts.cluster_m)
-    line_a, line_b = (lines_of_a_row(gemm, operand) for operand in _OPERANDS)
-    left, right = np.where(cuts.swap, line_b, line_a), np.where(cuts.swap, line_a, line_b)
-    lines = 2 * cuts.tile_k * (loaded / cuts.cluster_n * left + cuts.tile_n / cuts.cluster_m * right)
+    lines, split_rows = (
+        2 * cuts.tile_k * (loaded / cuts.cluster_n * left + cuts.tile_n / cuts.cluster_m * right)
+        for left, right in (_by_side(cuts, gemm, lines_of_a_row), _by_side(cuts, gemm, splits_sectors))
+    )
     latency = _load_clocks(cuts, stage, c)
-    loads = steps * np.maximum(stage / c.sm_load_bytes_per_clock, latency / ((cuts.stages - 1) * cuts.resident)) / clock
+    rate = np.maximum(stage / c.sm_load_bytes_per_clock, split_rows / c.split_row_bytes_per_clock)
+    loads = steps * np.maximum(rate, latency / ((cuts.stages - 1) * cuts.resident)) / clock
     capped = np.clip((compute - c.power_cap_from_us) / c.power_cap_ramp_us, 0.0, 1.0)
     energy = np.where(cuts.pingpong, c.pingpong_energy_factor, 1.0)
     compute = compute * np.maximum(1.0, 1.0 + (energy / c.power_capped_clock_share - 1.0) * capped)
@@ -194,6 +199,12 @@ def _load_clocks(cuts: Cuts, stage: Any, c: WgmmaConstants) -> Any:
     """Clocks from a TMA load of ``stage`` bytes to its bytes."""
     factor = np.where(cuts.cluster_m * cuts.cluster_n > 1, c.multicast_latency_factor, 1.0)
     return (c.load_latency_clocks + c.load_latency_clocks_per_kib / 1024 * stage) * factor
+
+
+def _by_side(cuts: Cuts, gemm: Gemm, of: Callable[[Gemm, Operand], float]) -> tuple[Any, Any]:
+    """A quantity of A and of B, as one of the left operand and one of the right."""
+    in_a, in_b = (float(of(gemm, operand)) for operand in _OPERANDS)
+    return np.where(cuts.swap, in_b, in_a), np.where(cuts.swap, in_a, in_b)
 
 
 def _eighth(share: Any) -> Any:

@@ -7,7 +7,7 @@ from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 _INPUTS: tuple[Operand, ...] = ("a", "b")
-_LINE_BYTES = 128
+_LINE_BYTES, _SECTOR_BYTES = 128, 32
 # k up to which copies by elements were the fastest of some problem on an H200.
 _MOST_K_BY_ELEMENTS = 128
 
@@ -41,6 +41,12 @@ def lines_of_a_row(gemm: Gemm, operand: Operand) -> float:
     leading = gemm.leading(operand)
     apart = next(nbytes for nbytes in (_LINE_BYTES, 64, 32, 16) if divides(nbytes // ELEMENT_BYTES, leading))
     return 2.0 - apart / _LINE_BYTES
+
+
+def splits_sectors(gemm: Gemm, operand: Operand) -> bool:
+    """Whether TMA loads rows of A or B that begin within sectors of L2, as every other one does where rows are an odd
+    multiple of 16 bytes apart. Copies to aligned rows do not."""
+    return loaded_by_tma(gemm, operand) and not divides(_SECTOR_BYTES // ELEMENT_BYTES, gemm.leading(operand))
 
 
 def reads_beside_lines(gemm: Gemm) -> bool:
