@@ -44,7 +44,7 @@ NEARNESS = 3
 BREADTH = 0.5
 # Fewer configs of a problem than this say nothing of one another; fewer problems are no model.
 LEAST_CONFIGS, LEAST_PROBLEMS = 2, 8
-ROUNDS = 300
+ROUNDS = 550
 # So many of the configs that are ranked first are looked at.
 FIRST = (1, 4, 8)
 PARAMETERS: dict[str, Any] = {
