@@ -44,6 +44,9 @@ def index_dtype(gemm: Gemm, reach: int = 0) -> str:
     return "int32" if max(*spans, accumulator, reach) <= _INT32_ELEMENTS else "int64"
 
 
+Fma = Callable[[Any, Any, Any], Any]
+
+
 def epilogue(
     gemm: Gemm,
     acc: Any,
@@ -84,20 +87,25 @@ def combine(
     def f32(value: Any) -> Any:
         return tir.cast(value, "float32" if lanes == 1 else f"float32x{lanes}")
 
+    def added(scale: Any, to: Any, what: Any) -> Any:
+        return maths.fma(scale, what, to) if gemm.invariant and maths is not None else to + scale * what
+
     value = f32(acc)
-    if gemm.alpha:
-        value = alpha * value
-    if gemm.beta and gemm.alpha and gemm.invariant and maths is not None:
-        value = maths.fma(beta, f32(c), value)
-    elif gemm.beta:
-        value = value + beta * f32(c)
-    if gemm.bias:
-        value = value + f32(bias)
-    return (maths.activation if maths is not None else activation)(gemm.act, value)
+    if gemm.alpha and gemm.bias and not gemm.beta and gemm.invariant:
+        value = added(alpha, f32(bias), value)
+    else:
+        if gemm.alpha:
+            value = alpha * value
+        if gemm.beta:
+            value = added(beta, value, f32(c))
+        if gemm.bias:
+            value = value + f32(bias)
+    return maths.activation(gemm, value) if maths is not None else activation(gemm.act, value)
 
 
-def activation(act: str, x: Any) -> Any:
-    """The activation of a float32 expression: none, relu, gelu (erf form), gelu_tanh or silu."""
+def activation(act: str, x: Any, fma: Fma | None = None) -> Any:
+    """The activation of a float32 expression: none, relu, gelu (erf form), gelu_tanh or silu. With an ``fma`` the one
+    product that is added to something is added by that."""
     from tvm.tirx.script import builder as tir
 
     def f32(value: float) -> Any:
@@ -109,7 +117,9 @@ def activation(act: str, x: Any) -> Any:
     if act == "gelu":
         return f32(0.5) * x * (f32(1) + tir.erf(x * f32(math.sqrt(0.5))))
     if act == "gelu_tanh":
-        return f32(0.5) * x * (f32(1) + tir.tanh(f32(math.sqrt(2 / math.pi)) * (x + f32(0.044715) * x * x * x)))
+        square = f32(0.044715) * x * x
+        sum_of_powers = x + square * x if fma is None else fma(square, x, x)
+        return f32(0.5) * x * (f32(1) + tir.tanh(f32(math.sqrt(2 / math.pi)) * sum_of_powers))
     if act == "silu":
         # Not a division: of each one NVRTC makes a call of a slow path, which costs it seconds in a large tile. The sum
         # is from 1 to inf, where the square of this is its reciprocal; x * root * root overflows and underflows as
@@ -123,13 +133,13 @@ def activation(act: str, x: Any) -> Any:
 class Maths:
     """How a target computes parts of the epilogue.
 
-    ``fma(a, b, c)``: a * b + c of float32, rounded once. An invariant problem adds beta times C to alpha times the sum
-    so: of two products a compiler contracts either with the addition, and not the same one for every row.
-    ``activation(act, x)``: as the function ``activation``.
+    ``fma(a, b, c)``: a * b + c of float32, rounded once. An invariant problem adds every product so: a compiler that
+    may contract a product with the addition does it for some rows and not for others. ``activation(gemm, x)``: as the
+    function ``activation``, of the problem's.
     """
 
-    fma: Callable[[Any, Any, Any], Any]
-    activation: Callable[[str, Any], Any] = activation
+    fma: Fma
+    activation: Callable[[Gemm, Any], Any]
 
 
 def dense_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:

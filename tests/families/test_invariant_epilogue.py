@@ -1,4 +1,4 @@
-"""The epilogue of invariant problems: no choice for a compiler between two products that it may contract with a sum."""
+"""The epilogue of invariant problems: no product that a compiler may contract with an addition, or not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.build.cuda import lower
 
 STORES = re.compile(r"\*\(\w+\*\)\(d_ptr|\bd_ptr\[")
-# Which of alpha * sum and beta * C an addition is contracted with was chosen anew for every output of a thread.
-OPEN = re.compile(r"alpha \* [^;\n]*\) \+ \(?beta|\+ \(?beta(_\d+)? \*")
+# Which of alpha * sum and beta * C an addition is contracted with was chosen anew for every output of a thread, and so
+# was whether alpha * sum is contracted with the bias.
+OPEN = re.compile(r"\(alpha \* [^()]*(\([^()]*\)[^()]*)*\) \+|\+ \(?beta(_\d+)? \*|\+ \(\(\(0x1\.6e4e26")
 
 
 @pytest.mark.parametrize(
@@ -24,11 +25,15 @@ OPEN = re.compile(r"alpha \* [^;\n]*\) \+ \(?beta|\+ \(?beta(_\d+)? \*")
         ("sm_80", "64x64x64:f16:nt:alpha:beta:bias:invariant", "mma"),
         ("sm_90a", "64x72x128:f16:nt:alpha:beta:act=relu:invariant", "wgmma"),
         ("sm_90a", "1..64x576x7168:bf16:nn:alpha:beta:invariant", "wgmma"),
+        ("sm_90a", "250x201x200:bf16:tt:act=relu:lda=251:align=8:alpha:bias:invariant", "wgmma"),
+        ("sm_90a", "64x576x7168:bf16:nt:alpha:bias:act=gelu_tanh:invariant", "wgmma"),
+        ("sm_90a", "64x72x128:f16:nt:beta:invariant", "wgmma"),
+        ("sm_90a", "64x72x128:f16:nt:bias:act=gelu_tanh:invariant", "wgmma"),
+        ("sm_80", "64x64x64:f16:nt:alpha:bias:act=gelu_tanh:invariant", "mma"),
+        ("sm_90a", "64x64x70:f32:nt:alpha:bias:invariant", "simt"),
     ],
 )
-def test_alpha_times_the_sum_and_beta_times_c_are_added_by_one_fused_multiply_add(
-    arch: str, text: str, family: str
-) -> None:
+def test_every_product_is_added_by_a_fused_multiply_add(arch: str, text: str, family: str) -> None:
     device, gemm = named_device(arch), Gemm.parse(text)
     sources = {}
     for problem in (gemm, gemm.with_(invariant=False)):

@@ -6,7 +6,8 @@ import threading
 from functools import cache
 from typing import Any
 
-from tirgemm.workload import Maths
+from tirgemm.gemm import Gemm
+from tirgemm.workload import Maths, activation
 
 
 def cuda_fma(a: Any, b: Any, c: Any) -> Any:
@@ -42,6 +43,11 @@ def _cuda_fma_op() -> Any:
     return ir.Op.get(name)
 
 
-CUDA = Maths(cuda_fma)
+def cuda_activation(gemm: Gemm, x: Any) -> Any:
+    """The activation of ``gemm``, of an invariant one without a choice for the compiler."""
+    return activation(gemm.act, x, cuda_fma if gemm.invariant else None)
+
+
+CUDA = Maths(cuda_fma, cuda_activation)
 # Without the activation: its formulas mention the value several times, so a kernel computes that first.
 CUDA_BEFORE_ACTIVATION = Maths(cuda_fma, lambda _, value: value)

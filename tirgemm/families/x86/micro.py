@@ -164,7 +164,7 @@ class _Multiply:
             self.beta,
             maths=Maths(
                 lambda a, b, c: self.tir.fma(a if lanes == 1 else self.tir.Broadcast(a, lanes), b, c),
-                lambda act, x: activation(self.tir, emit.hold, act, x),
+                lambda gemm, x: activation(self.tir, emit.hold, gemm.act, x),
             ),
             lanes=lanes,
         )

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION
+from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION, cuda_activation
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.tile import permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
-from tirgemm.workload import activation, combine
+from tirgemm.workload import combine
 
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _STMATRIX = "stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16"
@@ -110,7 +110,7 @@ class Epilogue:
             )
             T.buffer_store(self.pair, value, [e])
             if gemm.act != "none":
-                T.buffer_store(self.pair, activation(gemm.act, self.pair[e]), [e])
+                T.buffer_store(self.pair, cuda_activation(gemm, self.pair[e]), [e])
         return self.pair[0], self.pair[1]
 
     def load_bias_of_rows(self, row):

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from tvm.script import tirx as T
 
-from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION
+from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION, cuda_activation
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.planning.launch import REDUCE_SYMBOL, REDUCE_THREADS, reduce_grid, reduce_lanes
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
-from tirgemm.workload import activation, combine
+from tirgemm.workload import combine
 
 
 def reduce_kernel(plan, arguments):
@@ -115,4 +115,4 @@ class Outputs:
         )
         # The activation's formula mentions the value several times, so that is computed first.
         T.buffer_store(self.total, value, [e])
-        return activation(gemm.act, self.total[e])
+        return cuda_activation(gemm, self.total[e])
