@@ -14,6 +14,7 @@ import pytest
 
 from tests.computed_once import computed_once
 from tests.helpers.named_config import named_config
+from tests.helpers.wgmma_paths import KNOWN_SPILLS
 from tests.verification.covering_cases import classes
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import plan
@@ -77,11 +78,6 @@ def test_few_builds_cover_every_path() -> None:
         assert words <= taken, name
         numbers = [int(case.config[name]) for case in many if not words]
         assert {min(numbers), max(numbers)} <= taken if numbers else words, name
-
-
-# What the register budget cannot tell (planning/registers.py says so): drawn cases that spill, with their bytes. Here
-# it is the thread that copies, of a tile of 64 x 224 x 128 in pieces of 8 bytes.
-KNOWN_SPILLS = {("1000x576x520:bf16:tt:batch=2:align=8:alpha", "a9300612a9950132"): 40}
 
 
 @pytest.mark.parametrize("number", range(MOST_BUILDS))

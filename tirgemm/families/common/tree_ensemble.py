@@ -49,37 +49,36 @@ class TreeEnsemble:
 
     @classmethod
     def _of_trees(cls, names: tuple[str, ...], trees: Sequence[Mapping[str, Any]]) -> TreeEnsemble:
-        depth = max(_depth(tree, 0) for tree in trees)
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"its deepest tree has {depth} levels; the limit is {_MAX_DEPTH}")
-        conditions: dict[tuple[int, float, bool], int] = {}
-        nodes = np.zeros((len(trees), 2**depth - 1), np.intp)
-        leaves = np.zeros((len(trees), 2**depth), np.int64)
-        for number, tree in enumerate(trees):
-            level = [0]
-            for height in range(depth):
-                below = []
-                for place, node in enumerate(level):
-                    left, right = tree["left_children"][node], tree["right_children"][node]
-                    if left < 0:
-                        below += [node, node]  # whichever way it goes
-                        continue
-                    at = (
-                        int(tree["split_indices"][node]),
-                        float(np.float32(tree["split_conditions"][node])),
-                        bool(tree["default_left"][node]),
-                    )
-                    nodes[number, 2**height - 1 + place] = conditions.setdefault(at, len(conditions))
-                    below += [left, right]
-                level = below
-            leaves[number] = [round(np.float32(tree["split_conditions"][node]).item() / _LEAF_UNIT) for node in level]
-        keys = list(conditions) or [(0, 0.0, True)]
-        used = sorted({feature for feature, _, _ in keys})
+        starts = np.cumsum([0, *(len(tree["left_children"]) for tree in trees[:-1])])
+        left, right = (_joined(trees, side, starts) for side in ("left_children", "right_children"))
+        value = np.concatenate([np.asarray(tree["split_conditions"], np.float32) for tree in trees])
+        level, levels = starts[:, None], list[npt.NDArray[np.intp]]()
+        while (left[level] >= 0).any():
+            if len(levels) == _MAX_DEPTH:
+                raise ValueError(f"its deepest tree has more than {_MAX_DEPTH} levels")
+            levels.append(level)
+            # Whichever way a leaf goes, it comes to itself.
+            ways = [np.where(left[level] >= 0, side[level], level) for side in (left, right)]
+            level = np.stack(ways, axis=2).reshape(len(trees), -1)
+        leaves = np.rint(value[level].astype(np.float64) / _LEAF_UNIT).astype(np.int64)
+        placed = np.concatenate(levels, axis=1) if levels else np.zeros((len(trees), 0), np.intp)
+        inner = left[placed] >= 0
+        at = placed[inner]
+        feature, holds = (
+            np.concatenate([np.asarray(tree[name], np.int64) for tree in trees])[at]
+            for name in ("split_indices", "default_left")
+        )
+        # Equal conditions once: the feature, whether it holds where that is missing, the bits of the threshold.
+        keys, places = np.unique(feature << 33 | holds << 32 | value[at].view(np.uint32), return_inverse=True)
+        keys = keys if len(keys) else np.zeros(1, np.int64)
+        nodes = np.zeros(placed.shape, np.intp)
+        nodes[inner] = places
+        used, columns = np.unique(keys >> 33, return_inverse=True)
         return cls(
             tuple(names[feature] for feature in used),
-            np.array([used.index(feature) for feature, _, _ in keys], np.intp),
-            np.array([threshold for _, threshold, _ in keys], np.float32),
-            np.array([holds for _, _, holds in keys]),
+            columns.astype(np.intp),
+            (keys & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
+            (keys >> 32 & 1).astype(bool),
             nodes,
             leaves,
         )
@@ -111,6 +110,7 @@ class TreeEnsemble:
         return total
 
 
-def _depth(tree: Mapping[str, Any], node: int) -> int:
-    left, right = tree["left_children"][node], tree["right_children"][node]
-    return 0 if left < 0 else 1 + max(_depth(tree, left), _depth(tree, right))
+def _joined(trees: Sequence[Mapping[str, Any]], side: str, starts: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The children of all trees' nodes as numbers among the nodes of all trees; negative where there is none."""
+    each = [np.asarray(tree[side], np.intp) for tree in trees]
+    return np.concatenate([np.where(own >= 0, own + start, own) for own, start in zip(each, starts, strict=True)])
