@@ -213,7 +213,13 @@ def resident_clusters(device: Device, cluster: int, blocks_per_sm: int) -> int:
         raise InvalidDevice(f"a cluster of {cluster} blocks needs sm_90a; {device.name} is {device.arch}")
     if not 1 <= cluster <= len(CLUSTERS_OF_H200):
         raise InvalidDevice(f"a cluster has 1 to {len(CLUSTERS_OF_H200)} blocks, not {cluster}")
-    return device.units * blocks_per_sm * CLUSTERS_OF_H200[cluster - 1] // CLUSTERS_OF_H200[0]
+    return clusters_at_once(device.units * blocks_per_sm, cluster)
+
+
+def clusters_at_once(slots: int, cluster: int) -> int:
+    """Clusters of ``cluster`` blocks, at most 8, that run at once where ``slots`` single blocks do: in proportion to
+    those of an H200."""
+    return slots * CLUSTERS_OF_H200[cluster - 1] // CLUSTERS_OF_H200[0]
 
 
 def occupancy(limits: Limits, threads: int, registers: int, shared: int) -> int:

@@ -44,9 +44,6 @@ def index_dtype(gemm: Gemm, reach: int = 0) -> str:
     return "int32" if max(*spans, accumulator, reach) <= _INT32_ELEMENTS else "int64"
 
 
-Fma = Callable[[Any, Any, Any], Any]
-
-
 def epilogue(
     gemm: Gemm,
     acc: Any,
@@ -87,25 +84,23 @@ def combine(
     def f32(value: Any) -> Any:
         return tir.cast(value, "float32" if lanes == 1 else f"float32x{lanes}")
 
-    def added(scale: Any, to: Any, what: Any) -> Any:
-        return maths.fma(scale, what, to) if gemm.invariant and maths is not None else to + scale * what
-
+    fma = maths.fma if maths is not None and gemm.invariant else None
     value = f32(acc)
-    if gemm.alpha and gemm.bias and not gemm.beta and gemm.invariant:
-        value = added(alpha, f32(bias), value)
+    if fma is not None and gemm.alpha and gemm.bias and not gemm.beta:
+        value = fma(alpha, value, f32(bias))
     else:
         if gemm.alpha:
             value = alpha * value
         if gemm.beta:
-            value = added(beta, value, f32(c))
+            value = value + beta * f32(c) if fma is None else fma(beta, f32(c), value)
         if gemm.bias:
             value = value + f32(bias)
     return maths.activation(gemm, value) if maths is not None else activation(gemm.act, value)
 
 
-def activation(act: str, x: Any, fma: Fma | None = None) -> Any:
-    """The activation of a float32 expression: none, relu, gelu (erf form), gelu_tanh or silu. With an ``fma`` the one
-    product that is added to something is added by that."""
+def activation(act: str, x: Any, uncontracted: Uncontracted | None = None) -> Any:
+    """The activation of a float32 expression: none, relu, gelu (erf form), gelu_tanh or silu; sums of products by
+    ``uncontracted`` operations, where they are given."""
     from tvm.tirx.script import builder as tir
 
     def f32(value: float) -> Any:
@@ -118,27 +113,37 @@ def activation(act: str, x: Any, fma: Fma | None = None) -> Any:
         return f32(0.5) * x * (f32(1) + tir.erf(x * f32(math.sqrt(0.5))))
     if act == "gelu_tanh":
         square = f32(0.044715) * x * x
-        sum_of_powers = x + square * x if fma is None else fma(square, x, x)
+        sum_of_powers = x + square * x if uncontracted is None else uncontracted.fma(square, x, x)
         return f32(0.5) * x * (f32(1) + tir.tanh(f32(math.sqrt(2 / math.pi)) * sum_of_powers))
     if act == "silu":
         # Not a division: of each one NVRTC makes a call of a slow path, which costs it seconds in a large tile. The sum
         # is from 1 to inf, where the square of this is its reciprocal; x * root * root overflows and underflows as
         # the quotient does.
-        root = tir.rsqrt(f32(1) + tir.exp(f32(0) - x))
+        power = tir.exp(f32(0) - x)
+        root = tir.rsqrt(f32(1) + power if uncontracted is None else uncontracted.add(f32(1), power))
         return x * root * root
     return x
+
+
+@dataclass(frozen=True)
+class Uncontracted:
+    """Operations of float32 that are rounded once and that no compiler contracts with others: ``fma(a, b, c)``,
+    a * b + c, and ``add(a, b)``, a + b."""
+
+    fma: Callable[[Any, Any, Any], Any]
+    add: Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class Maths:
     """How a target computes parts of the epilogue.
 
-    ``fma(a, b, c)``: a * b + c of float32, rounded once. An invariant problem adds every product so: a compiler that
-    may contract a product with the addition does it for some rows and not for others. ``activation(gemm, x)``: as the
-    function ``activation``, of the problem's.
+    ``fma(a, b, c)``: a * b + c of float32, rounded once. An invariant problem adds every product before the activation
+    so: a compiler that may contract a product with the addition does it for some rows and not for others.
+    ``activation(gemm, x)``: as the function ``activation``, of the problem's.
     """
 
-    fma: Fma
+    fma: Callable[[Any, Any, Any], Any]
     activation: Callable[[Gemm, Any], Any]
 
 

@@ -85,3 +85,21 @@ def test_tiles_that_are_shared_gain_where_rows_are_no_whole_lines() -> None:
     assert us(none) > 1.1 * us(whole)
     # What clusters share is read once for two blocks.
     assert us(none, cluster_m=2) / us(none) < 0.95 * us(whole, cluster_m=2) / us(whole)
+
+
+def test_small_tiles_are_slow_where_rows_are_not_aligned_to_sectors_and_clusters_help() -> None:
+    tile = {"tile_m": 64, "tile_n": 128, "tile_k": 64, "stages": 8, "schedule": "cooperative", "resident": 1}
+    alone = (
+        wgmma.Wgmma()
+        .default(Gemm.parse("1024x1024x1024:f16:nt"), H200, "sustained")
+        .with_(**tile, cluster_m=1, cluster_n=1, swap=0, split=1, load="tma", epilogue="tma")
+    )
+
+    def us(text: str, **changes: int) -> float:
+        gemm = Gemm.parse(text)
+        return float(estimate_us(Cuts.of(plan(gemm, alone.with_(**changes), H200.units)), gemm, H200, "sustained"))
+
+    sectors, misaligned = ("1024x1024x1024:f16:nt:lda=1040:ldb=1040", "1024x1024x1024:f16:nt:lda=1032:ldb=1032")
+    assert us(misaligned) > 1.2 * us(sectors)
+    assert us(misaligned, cluster_m=4, cluster_n=2) < us(misaligned)
+    assert us(sectors, cluster_m=4, cluster_n=2) > us(sectors)

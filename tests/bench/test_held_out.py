@@ -21,6 +21,7 @@ from tirgemm.bench.held_out import (
     LEAST_SIDE,
     MOST_ROWS,
     MOST_SIDE,
+    READ_SEEDS,
     held_out,
     recorded_sides,
     siblings,
@@ -114,7 +115,8 @@ def test_every_shipped_or_published_size_is_one_that_new_seeds_do_not_draw() -> 
 
 
 def test_new_seeds_draw_no_size_of_the_records_or_of_the_other_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert FIRST_APART <= max(JUDGE_SEEDS) < NEW_JUDGE
+    assert max(*READ_SEEDS, 3, 101) < FIRST_APART == 105
+    assert max(JUDGE_SEEDS) < NEW_JUDGE
     monkeypatch.setattr(generator, "JUDGE_SEEDS", (*JUDGE_SEEDS, NEW_JUDGE))
     judged = {sides_of(gemm) for name in (*JUDGES, "grid") for gemm in suite_named(name).gemms}
     new = suite_named(f"judge-{NEW_JUDGE}").gemms

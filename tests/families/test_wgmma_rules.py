@@ -48,14 +48,15 @@ def cut(text: str, **changes: Value) -> Plan:
             "room for 8",
         ),
         ("1024x576x7168:f16:nt", {"tile_n": 208, "swap": 1, "split": 4}, "accumulators", "room for 100"),
-        ("4096x4096x4096:f16:nt", {"cluster_m": 2, "cluster_n": 2}, None, ""),
+        ("4096x4096x1032:f16:nt", {"cluster_m": 2, "cluster_n": 4}, None, ""),
+        ("4096x4096x1040:f16:nt", {"cluster_m": 4}, None, ""),
+        ("4096x4096x1088:f16:nt", {"cluster_m": 2, "cluster_n": 2}, "cluster", "the limit is 2 where rows are aligned"),
         (
-            "4096x4096x4096:f16:nt",
+            "4096x4096x1032:f16:nt",
             {"cluster_m": 4, "cluster_n": 4},
             "cluster",
             "16 blocks that share tiles; the limit is 8",
         ),
-        ("4096x4096x4096:f16:nt", {"cluster_m": 3, "tile_n": 128}, "cluster", "unequal parts"),
         ("100x4096x4096:f16:nt", {"cluster_m": 2, "group": 1}, "cluster", "one tile of 128"),
         ("1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
         ("1..1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
@@ -177,6 +178,28 @@ def test_the_grid_is_as_small_as_gives_the_same_waves_at_every_m() -> None:
             == -(-fixed.grid.work // (H200.units // 2))
         )
     assert cut("4096x4096x4096:f16:nt", cluster_m=2).grid.blocks == 128
+    # Of clusters of four 30 run at once, of eight 15: 66 and 32 of them take a wave more than by 33 and 16 at once.
+    tiles: dict[str, Value] = {"tile_m": 128, "tile_n": 192}
+    assert cut("3072x2112x5000:f16:nt", **tiles, cluster_m=4).grid.blocks == 4 * 22
+    assert cut("4096x1536x5000:f16:nt", **tiles, cluster_m=4, cluster_n=2).grid.blocks == 8 * 11
+
+
+def test_larger_clusters_are_offered_where_rows_are_not_aligned_to_lines() -> None:
+    def offered(text: str) -> set[tuple[Value, ...]]:
+        knobs = FAMILY.space(Gemm.parse(text), H200).knobs
+        return {knob.choices for knob in knobs if knob.name in ("cluster_m", "cluster_n")}
+
+    assert offered("1024x1024x1024:f16:nt") == offered("1001x1024x1001:f16:nt") == {(1, 2)}
+    assert offered("1024x1024x1032:f16:nt") == offered("1024x1040x1024:f16:nn") == {(1, 2, 4)}
+    assert {
+        FAMILY.default(Gemm.parse("1000x1000x1000:f16:nt"), H200, "sustained")[name]
+        for name in ("cluster_m", "cluster_n")
+    } & {4}
+
+
+def test_blocks_share_a_tile_in_equal_parts() -> None:
+    with pytest.raises(InvalidConfig, match="3 blocks cannot share 128 rows of a tile in equal parts"):
+        assert cut("4096x4096x1032:f16:nt", cluster_m=3, tile_n=128).right
 
 
 def test_tensor_maps_say_how_each_layout_lies() -> None:

@@ -35,6 +35,11 @@ PROBLEMS = (
     "256x192:f16:nt:acc=f16",
     "96x4096:f16:nt:acc=f16:batch=3",
     "300x777:f32:nn:bias",
+    # Products that a compiler might contract with an addition for some rows alone.
+    "201x200:bf16:tt:align=8:alpha:bias:act=relu",
+    "264x200:f16:nt:beta",
+    "576x200:f16:nt:bias:act=gelu_tanh",
+    "201x200:f32:nt:alpha:bias",
 )
 DRAWN = 3
 Built = list[tuple[Gemm, Config, "Future[Binary]"]]

@@ -1,8 +1,8 @@
 """Held-out suites: problems drawn by a seed, on which tuned and untuned kernels are judged and nothing is fitted.
 
 ``judge-SEED`` and ``fit-SEED`` are 100 problems each, or those of them that no other suite has. Results of the judge
-seeds are published; models and estimates are fitted to records of other problems, of the fit seeds among them. A judge
-seed whose results were looked at shape by shape becomes a fit seed, and another takes its place. ``grid`` is 300 of the
+seeds are published; models and estimates are fitted to records of other problems, of the fit seeds among them. What is
+fitted after a judge seed's results were looked at shape by shape is judged by other seeds. ``grid`` is 300 of the
 1,000 problems whose sides are in ``GRID``, with which others publish results.
 
 ``rows16-SEED`` and ``kinds-SEED`` are 100 problems each to collect records from, too, of which judge and fit seeds draw

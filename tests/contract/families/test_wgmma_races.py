@@ -62,7 +62,8 @@ _CASES: dict[str, dict[str, Value]] = {
     "1..120x40x456:f16:nt": {"tile_m": 128, "tile_n": 24},
     "1..64x72x520:bf16:nt:batch=2:bias": {"tile_n": 64, "swap": 1, "schedule": "pingpong"},
     "70x44x1096:f16:nt:bias": {"split": 5, "reduction": "kernel", "epilogue": "direct"},
-    # Clusters of both dimensions, whose blocks load rows of a slab that are no multiple of eight.
+    # Larger clusters, some of whose blocks load rows of a slab that are no multiple of eight; one operand copied.
+    "500x40x330:f16:nt:ldb=336:beta": {"cluster_m": 4, "tile_n": 24, "load": "copy", "epilogue": "staged"},
     "264x104x520:bf16:tn": {"cluster_m": 2, "cluster_n": 2, "tile_n": 32, "stages": 4, "schedule": "pingpong"},
     "1..500x90x200:f16:nt:bias": {"cluster_m": 4, "cluster_n": 2, "tile_n": 24},
     "100x300x456:f16:nt:beta:batch=2": {"cluster_m": 2, "cluster_n": 4, "tile_n": 40, "swap": 1},

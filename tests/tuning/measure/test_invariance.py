@@ -25,6 +25,7 @@ CPU, X86, SIGNER = detect("cpu"), FAMILIES["x86"], Signer.generate()
 # k in three blocks, a tail behind whole chunks, an epilogue with every part.
 PROBLEM = "37x2100:f32:nt:alpha:beta:bias:act=gelu:invariant"
 FUSED = "37x77:f16:nn:out=f32:alpha:beta:act=silu:invariant"
+SCALED = "37x77:f32:nt:alpha:bias:invariant"
 # Of those configs of the space that the rules accept.
 DRAWN = {"1": 1, "7": 2, "129": 3, "1..300": 4}
 Function = Callable[..., object]
@@ -45,7 +46,7 @@ def drawn(gemm: Gemm, seed: int) -> Config:
     return next(config for config in tried if rejected(X86, gemm, config, CPU) is None)
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, FUSED])
+@pytest.mark.parametrize("problem", [PROBLEM, FUSED, SCALED])
 def test_kernels_of_every_m_and_config_give_a_row_the_same_bits(problem: str) -> None:
     signatures = {}
     for m in ("1", "2", "3", "7", "16", "64", "129", "1..300"):

@@ -11,6 +11,7 @@ from tirgemm.families.base import WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.tuning.search.collection import configs_to_collect
+from tirgemm.tuning.search.neighbourhood import neighbours
 
 H200 = device("sm_90a")
 
@@ -31,5 +32,10 @@ def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text
         assert family.default(gemm, H200, regime) in own
         assert all(rejected(family, gemm, config, H200) is None for config in own)
         if isinstance(family, WithShortlist):
-            assert set(family.shortlist(gemm, H200, regime, 4)) <= set(own)
+            first = family.shortlist(gemm, H200, regime, 4)
+            assert set(first) <= set(own)
+            beyond = [config for config in own if config not in family.shortlist(gemm, H200, regime, 64)]
+            around = {near for config in first for near in neighbours(config, family.space(gemm, H200))}
+            assert beyond, "the ranking alone says nothing of one knob"
+            assert set(beyond) <= around
     assert configs != configs_to_collect(gemm, H200, regime, families, count=16, seed=2)

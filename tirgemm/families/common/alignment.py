@@ -7,7 +7,9 @@ from functools import lru_cache
 from tirgemm.expr import Dim
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
-_ACCESS_BYTES, _LINE_BYTES = 16, 128
+_ACCESS_BYTES = 16
+# A line of L2.
+LINE_BYTES = 128
 
 
 @lru_cache(maxsize=512)
@@ -27,7 +29,7 @@ def access_width(gemm: Gemm, operand: Operand) -> int:
 def row_alignment(gemm: Gemm, operand: Operand) -> int:
     """Bytes, at most those of a line of L2, of which the distance of the operand's rows is a multiple at every m."""
     size, leading = DTYPE_BYTES[gemm.operand_dtype(operand)], gemm.leading(operand)
-    nbytes = _LINE_BYTES
+    nbytes = LINE_BYTES
     while nbytes > size and not divides(nbytes // size, leading):
         nbytes //= 2
     return nbytes

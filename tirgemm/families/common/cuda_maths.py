@@ -1,4 +1,4 @@
-"""CUDA's ``fmaf`` for the epilogue: the fused multiply-add of invariant problems, and the ``Maths`` that have it."""
+"""CUDA's maths of the epilogue: additions that NVRTC contracts with no product, for invariant problems."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from functools import cache
 from typing import Any
 
 from tirgemm.gemm import Gemm
-from tirgemm.workload import Maths, activation
+from tirgemm.workload import Maths, Uncontracted, activation
 
 
 def cuda_fma(a: Any, b: Any, c: Any) -> Any:
     """CUDA's fmaf, within loops over vectors, too."""
+    return _call("fma", "fmaf", a, b, c)
+
+
+def cuda_add(a: Any, b: Any) -> Any:
+    """CUDA's __fadd_rn, which is contracted with no product, within loops over vectors, too."""
+    return _call("add", "__fadd_rn", a, b)
+
+
+def _call(name: str, function: str, *arguments: Any) -> Any:
     from tvm import tirx
 
     with _REGISTERING:
-        op = _cuda_fma_op()
-    return tirx.call_intrin("float32", op, a, b, c)
+        op = _operation(name, function)
+    return tirx.call_intrin("float32", op, *arguments)
 
 
 # TVM takes an operation's attributes once.
@@ -24,8 +33,8 @@ _REGISTERING = threading.Lock()
 
 
 @cache
-def _cuda_fma_op() -> Any:
-    """An operation of TVM's that is written as fmaf, for each element of a vector.
+def _operation(name: str, function: str) -> Any:
+    """An operation of TVM's that is written as a call of ``function``, for each element of a vector.
 
     A call of an extern function would make a loop over vectors one over elements. TVM's own ``fma`` is no choice: where
     a target writes that, every product that is added to something becomes one.
@@ -33,9 +42,9 @@ def _cuda_fma_op() -> Any:
     from tvm import ir, tirx
 
     def written(call: Any) -> Any:
-        return tirx.call_pure_extern(call.ty.dtype, "fmaf", *call.args)
+        return tirx.call_pure_extern(call.ty.dtype, function, *call.args)
 
-    name = "tirgemm.fma"
+    name = f"tirgemm.{name}"
     ir.register_op_attr(name, "TVectorizable", True)
     ir.register_op_attr(name, "TCallEffectKind", tirx.expr.CallEffectKind.Pure.value)
     ir.register_op_attr(name, "TScriptPrinterName", name)
@@ -43,9 +52,12 @@ def _cuda_fma_op() -> Any:
     return ir.Op.get(name)
 
 
+_UNCONTRACTED = Uncontracted(cuda_fma, cuda_add)
+
+
 def cuda_activation(gemm: Gemm, x: Any) -> Any:
-    """The activation of ``gemm``, of an invariant one without a choice for the compiler."""
-    return activation(gemm.act, x, cuda_fma if gemm.invariant else None)
+    """The activation of ``gemm``; of an invariant one without a choice for the compiler."""
+    return activation(gemm.act, x, _UNCONTRACTED if gemm.invariant else None)
 
 
 CUDA = Maths(cuda_fma, cuda_activation)

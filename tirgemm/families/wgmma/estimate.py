@@ -14,7 +14,7 @@ import numpy as np
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
-from tirgemm.families.wgmma.planning.alignment import lines_of_a_row, loaded_by_tma, splits_sectors
+from tirgemm.families.wgmma.planning.alignment import lines_of_a_row, loaded_by_tma, misaligned_to_sectors
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.gemm import Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
@@ -38,13 +38,13 @@ class WgmmaConstants:
     tensor_rate_share: float
     step_clocks: float
     multicast_step_clocks: float
-    # From a TMA load to its bytes, and a factor where it goes to two blocks; into one SM.
+    # From a TMA load to its bytes, and a factor where it goes to several blocks (fitted to two); into one SM.
     load_latency_clocks: float
     load_latency_clocks_per_kib: float
     multicast_latency_factor: float
     sm_load_bytes_per_clock: float
-    # The same of rows that begin within sectors of L2.
-    split_row_bytes_per_clock: float
+    # The same of rows that are not aligned to sectors of L2.
+    misaligned_row_bytes_per_clock: float
     l2_bytes_per_us: float
     # Share of the memory's nominal bandwidth.
     memory_rate_share: float
@@ -125,10 +125,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
 
     tiles = -(-rows // (cuts.tile_m * cuts.cluster_m)) * -(-columns // (cuts.tile_n * cuts.cluster_n)) * gemm.batch
     tiles = tiles * np.where(parted & ~in_cluster, cuts.split, 1)
-    slots = np.maximum(
-        1, device.units * cuts.resident * RESIDENT_CLUSTERS[np.minimum(cluster, 8)] // RESIDENT_CLUSTERS[1]
-    )
-    waves = -(-tiles // slots)
+    waves = -(-tiles // clusters_at_once(cuts, cluster, device))
     whole = -(-gemm.k // cuts.tile_k)
     part_steps = -(-whole // cuts.split)
     steps = waves * part_steps * cuts.resident
@@ -139,12 +136,12 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
     loaded = np.minimum(cuts.tile_m, -(-rows // 8) * 8)
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + cuts.tile_n / cuts.cluster_m)
-    lines, split_rows = (
+    lines, misaligned = (
         2 * cuts.tile_k * (loaded / cuts.cluster_n * left + cuts.tile_n / cuts.cluster_m * right)
-        for left, right in (_by_side(cuts, gemm, lines_of_a_row), _by_side(cuts, gemm, splits_sectors))
+        for left, right in (_by_side(cuts, gemm, lines_of_a_row), _by_side(cuts, gemm, misaligned_to_sectors))
     )
     latency = _load_clocks(cuts, stage, c)
-    rate = np.maximum(stage / c.sm_load_bytes_per_clock, split_rows / c.split_row_bytes_per_clock)
+    rate = np.maximum(stage / c.sm_load_bytes_per_clock, misaligned / c.misaligned_row_bytes_per_clock)
     loads = steps * np.maximum(rate, latency / ((cuts.stages - 1) * cuts.resident)) / clock
     capped = np.clip((compute - c.power_cap_from_us) / c.power_cap_ramp_us, 0.0, 1.0)
     energy = np.where(cuts.pingpong, c.pingpong_energy_factor, 1.0)
@@ -176,6 +173,12 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
         moved = 4 * sum(gemm.span(operand) for operand in unaligned)
         time = np.where(cuts.copied, time * slowdown, time + c.repack_us + moved / c.repack_bytes_per_us)
     return time
+
+
+def clusters_at_once(cuts: Cuts, cluster: Any, device: Device) -> Any:
+    """Clusters of ``cluster`` blocks each that run at once."""
+    held = device.units * cuts.resident * RESIDENT_CLUSTERS[np.minimum(cluster, len(CLUSTERS_OF_H200))]
+    return np.maximum(1, held // RESIDENT_CLUSTERS[1])
 
 
 def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWaits:

@@ -20,7 +20,7 @@ from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
 from tirgemm.families.wgmma.estimate import Cuts, estimate_us
-from tirgemm.families.wgmma.planning.alignment import reads_beside_lines
+from tirgemm.families.wgmma.planning.alignment import misaligned_to_lines
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.parts import part_count
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
@@ -52,8 +52,9 @@ _WHOLE = (
     (PINGPONG, 1, 1, 1),
     (COOPERATIVE, 2, 1, 1),
 )
-# The same where TMA reads rows from more lines than they fill, of which blocks that share tiles read fewer.
-_WHOLE_BESIDE_LINES = (
+# The same where rows are not aligned to lines of L2: TMA loads them more slowly, and blocks that share issue fewer
+# loads.
+_WHOLE_MISALIGNED = (
     *_WHOLE,
     *product((COOPERATIVE, PINGPONG), (1,), (2,), (2, 4)),
     *product((COOPERATIVE, PINGPONG), (1,), (4,), (1, 2)),
@@ -96,7 +97,7 @@ def _shortlist(
 ) -> tuple[Config, ...]:
     """A job asks for the same one several times, ten milliseconds each."""
     parts = part_count(gemm.n, gemm.k) if gemm.invariant else None
-    table, cuts = _loaded(*_table(parts, reads_beside_lines(gemm)), loads(gemm))
+    table, cuts = _loaded(*_table(parts, misaligned_to_lines(gemm)), loads(gemm))
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
@@ -201,9 +202,9 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
 
 
 @lru_cache(maxsize=4)
-def _table(parts: int | None, beside_lines: bool) -> tuple[ConfigColumns, Cuts]:
+def _table(parts: int | None, misaligned: bool) -> tuple[ConfigColumns, Cuts]:
     """The cuts that a default may be, and what the analytic model sees of them; of so many ``parts`` of k where an
-    invariant problem fixes them; of larger clusters too where rows lie ``beside_lines``.
+    invariant problem fixes them; of larger clusters too where rows are ``misaligned`` to lines of L2.
 
     What depends on the problem is filled in by ``_stages`` and ``_completed``.
     """
@@ -212,7 +213,7 @@ def _table(parts: int | None, beside_lines: bool) -> tuple[ConfigColumns, Cuts]:
     for tile_m, tile_n, tile_k, swap in product(_WIDEST, TILES_N, (64, 128), (0, 1)):
         if tile_n > _WIDEST[tile_m] or (tile_k > 64 and tile_m * tile_n >= 128 * 128):
             continue
-        for schedule, resident, cluster_m, cluster_n in _WHOLE_BESIDE_LINES if beside_lines else _WHOLE:
+        for schedule, resident, cluster_m, cluster_n in _WHOLE_MISALIGNED if misaligned else _WHOLE:
             if whole > 1:
                 most = 0 if resident > 1 else _WIDEST_IN_TURN[tile_m]
                 most //= 2 if schedule == PINGPONG and tile_m == 128 else 1

@@ -9,7 +9,7 @@ from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.summation import invariant_rule
-from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, stored_by_tma
+from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, misaligned_to_lines, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
     COPY,
@@ -30,8 +30,8 @@ from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import MAX_GRID
 
-# Blocks of a cluster that share tiles by multicast.
-MAX_SHARED_BY = 8
+# Blocks of a cluster that share tiles by multicast, and where rows are aligned to lines of L2: larger ones lose there.
+MAX_SHARED_BY, MAX_SHARED_BY_ALIGNED = 8, 2
 # Tiles of this many rows and columns or fewer may leave SMs idle: nothing smaller would be better.
 _SMALLEST_M, _SMALL_N = 64, 32
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
@@ -66,10 +66,12 @@ def _schedule(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    if cut.cluster.shared_by > MAX_SHARED_BY:
+    misaligned = misaligned_to_lines(gemm)
+    limit = MAX_SHARED_BY if misaligned else MAX_SHARED_BY_ALIGNED
+    if cut.cluster.shared_by > limit:
         return (
             f"cluster_m={cut.cluster_m} and cluster_n={cut.cluster_n} are {cut.cluster.shared_by} blocks that share "
-            f"tiles; the limit is {MAX_SHARED_BY}"
+            f"tiles; the limit is {limit}{'' if misaligned else ' where rows are aligned to lines of L2'}"
         )
     if cut.cluster.shared_by > 1 and cut.cluster.parts > 1:
         return (
@@ -84,9 +86,6 @@ def _cluster(gemm: Gemm, config: Config, device: Device) -> str | None:
         if tiles <= count // 2:
             few = "one tile" if tiles == 1 else f"{tiles} tiles"
             return f"cluster_{axis}={count} has {few} of {tile} to share among {size} outputs along {axis}"
-    for name, shared in (("cluster_n", cut.left), ("cluster_m", cut.right)):
-        if shared.peers > 1 and shared.rows % shared.peers:
-            return f"{name}={shared.peers} cuts {shared.rows} rows of shared memory into unequal parts"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tirgemm.config import Knob, Space, Value, up_to
 from tirgemm.device import Device
-from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, reads_beside_lines, stored_by_tma
+from tirgemm.families.wgmma.planning.alignment import copy_bytes, loaded_by_tma, misaligned_to_lines, stored_by_tma
 from tirgemm.families.wgmma.planning.names import (
     BLOCK,
     CLUSTER,
@@ -65,8 +65,8 @@ def space(gemm: Gemm, device: Device) -> Space:
     )
     steps = -(-gemm.k // TILES_K[0])
     several = most > device.units
-    # Larger clusters gain nothing where rows are whole lines (docs/decisions/wgmma.md).
-    clusters = ((1, 2, 4) if reads_beside_lines(gemm) else (1, 2)) if most > 1 else (1,)
+    # Larger clusters lose where rows are aligned to lines of L2 (docs/decisions/wgmma.md).
+    clusters = ((1, 2, 4) if misaligned_to_lines(gemm) else (1, 2)) if most > 1 else (1,)
     splits = tuple(s for s in _SPLITS if s == 1 or -(-steps // s) >= LEAST_STEPS)
     tiles_k = up_to(gemm.k, TILES_K)
     if gemm.invariant:

@@ -9,13 +9,15 @@ by how much.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
-from tirgemm.config import Config, Value
+from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.search.neighbourhood import neighbours
 
 CONFIGS = 16
 # Of the configs of a family that ranks them, the share that is the first of its ranking, and that of neighbours of the
@@ -46,9 +48,12 @@ def configs_to_collect(
             shortlist = family.shortlist(gemm, device, regime, DEPTH * each)
             first, near_first = round(each * RANKED), round(each * NEIGHBOURS)
             configs |= dict.fromkeys(shortlist[:first])
-            configs |= dict.fromkeys(_neighbours(gemm, device, family, shortlist[:_FIRST], near_first, draw))
+            known = set(configs)
+            around = _neighbours(gemm, device, family, shortlist[:_FIRST], draw)
+            configs |= dict.fromkeys(islice((config for config in around if config not in known), near_first))
             rest = [config for config in shortlist[first:] if config not in configs]
-            configs |= dict.fromkeys(draw.sample(rest, min(each - first - near_first, len(rest))))
+            missing = each - first - (len(configs) - len(known))
+            configs |= dict.fromkeys(draw.sample(rest, min(missing, len(rest))))
         else:
             wanted = UNRANKED if ranking else each
             configs |= dict.fromkeys(_drawn(gemm, device, family, wanted - 1, draw))
@@ -57,33 +62,21 @@ def configs_to_collect(
 
 def _drawn(gemm: Gemm, device: Device, family: Family, count: int, draw: random.Random) -> list[Config]:
     """At most ``count`` configs that the family's rules accept, drawn at random."""
-    knobs = family.space(gemm, device).knobs
-    return _valid(gemm, device, family, count, lambda: tuple((knob.name, draw.choice(knob.choices)) for knob in knobs))
-
-
-def _neighbours(
-    gemm: Gemm, device: Device, family: Family, of: Sequence[Config], count: int, draw: random.Random
-) -> list[Config]:
-    """At most ``count`` configs that the family's rules accept, each one knob away from one of ``of``."""
-    several = [knob for knob in family.space(gemm, device).knobs if len(knob.choices) > 1]
-
-    def neighbour() -> tuple[tuple[str, Value], ...]:
-        near, knob = dict(draw.choice(of).knobs), draw.choice(several)
-        return tuple((near | {knob.name: draw.choice(knob.choices)}).items())
-
-    found = _valid(gemm, device, family, count + len(of), neighbour) if several else []
-    return [config for config in found if config not in of][:count]
-
-
-def _valid(
-    gemm: Gemm, device: Device, family: Family, count: int, drawn: Callable[[], tuple[tuple[str, Value], ...]]
-) -> list[Config]:
-    """At most ``count`` different configs of what is ``drawn`` that the family's rules accept."""
-    valid = dict[Config, None]()
+    knobs, valid = family.space(gemm, device).knobs, dict[Config, None]()
     for _ in range(_DRAWS):
         if len(valid) >= count:
             break
-        config = Config(family.name, drawn())
+        config = Config(family.name, tuple((knob.name, draw.choice(knob.choices)) for knob in knobs))
         if rejected(family, gemm, config, device) is None:
             valid[config] = None
     return list(valid)
+
+
+def _neighbours(
+    gemm: Gemm, device: Device, family: Family, of: Sequence[Config], draw: random.Random
+) -> Iterator[Config]:
+    """The configs that the family's rules accept of those one knob away from one of ``of``, in random order."""
+    space = family.space(gemm, device)
+    every = list(dict.fromkeys(config for one in of for config in neighbours(one, space)))
+    draw.shuffle(every)
+    return (config for config in every if rejected(family, gemm, config, device) is None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.device.producer import POLICIES, load, source
+from tirgemm.families.wgmma.device.producer import POLICIES, load, tile_part
 from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
 from tirgemm.families.wgmma.planning.span_kinds import LOAD, WAIT
@@ -169,9 +169,8 @@ class Copier:
 
 def _way(plan, args, shared, tiles, side, thread):
     """What copies an operand, or the arguments by which it is loaded."""
-    by_tma = source(plan, args, shared, tiles, side)
-    operand, memory = by_tma[0], by_tma[3]
-    return Copier(plan, operand, args, memory, thread) if plan.loads.copied[operand] else by_tma
+    part = tile_part(plan, args, shared, tiles, side)
+    return Copier(plan, part.operand, args, part.memory, thread) if plan.loads.copied[part.operand] else part
 
 
 @T.inline

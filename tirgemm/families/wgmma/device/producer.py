@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
@@ -18,14 +21,26 @@ _MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
 POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
 
 
-def load(plan, source, stage, k, mn, matrix):
-    """Load this block's part of a tile: for the other blocks of the cluster too that need the tile.
+@dataclass(frozen=True)
+class TilePart:
+    """One operand's tile as a block loads it: the operand, the kernel's arguments, the tile, its memory and the
+    barriers of full stages; the block's ``rank`` among those that share the tile, and the ``mask`` of those in the
+    cluster."""
 
-    ``source``: what the function of that name gives.
-    """
-    operand, args, tile, memory, full, number, ranks = source
+    operand: Any
+    args: Any
+    tile: Any
+    memory: Any
+    full: Any
+    rank: Any
+    mask: Any
+
+
+def load(plan, part, stage, k, mn, matrix):
+    """Load this block's part of a tile: for the other blocks of the cluster too that need the tile."""
+    operand, args, tile, memory, full = part.operand, part.args, part.tile, part.memory, part.full
     shared = tile.peers > 1
-    first = number * tile.rows_loaded if shared else 0
+    first = part.rank * tile.rows_loaded if shared else 0
     batched = plan.gemm.batch > 1
     policy = plan.loads.policy(operand)
     hint = (T.uint64(POLICIES[policy]),) if policy else ()
@@ -33,27 +48,25 @@ def load(plan, source, stage, k, mn, matrix):
     for slab in range(tile.slabs):
         place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
         to = memory.ptr_to([stage, slab * tile.slab + first * tile.width])
-        mask = (ranks,) if shared else ()
+        mask = (part.mask,) if shared else ()
         where = (*place, matrix) if batched else place
         tensor_map = T.address_of(args.maps[operand])
         T.evaluate(T.ptx[name](to, tensor_map, *where, full.ptr_to([stage]), *mask, *hint))
 
 
-def source(plan, args, shared, tiles, side):
-    """What ``load`` is told of the left or the right operand: the operand, the kernel's arguments, the tile, its
-    memory and the barriers of full stages; this block's number among those that share the tile, and the mask of their
-    ranks in the cluster."""
+def tile_part(plan, args, shared, tiles, side):
+    """The part of the left or the right operand's tile that this block loads."""
     left = side == "left"
     operand = plan.orientation.left_operand if left else plan.orientation.right_operand
     tile, memory = (plan.left, shared.left) if left else (plan.right, shared.right)
     # The left operand's tile is shared along the tile's columns, the right one's along its rows.
-    number, other = (tiles.rank_n, tiles.rank_m) if left else (tiles.rank_m, tiles.rank_n)
-    ranks = T.uint16(2**tile.peers - 1)
+    rank, other = (tiles.rank_n, tiles.rank_m) if left else (tiles.rank_m, tiles.rank_n)
+    mask = T.uint16(2**tile.peers - 1)
     if plan.cluster.shares_both and tile.peers > 1:
         # Ranks count along the rows of tiles first.
         apart, shift = (plan.cluster_m, other) if left else (1, other * plan.cluster_m)
-        ranks = T.Cast("uint16", T.shift_left(T.int32(sum(1 << peer * apart for peer in range(tile.peers))), shift))
-    return operand, args, tile, memory, shared.ring.full, number, ranks
+        mask = T.Cast("uint16", T.shift_left(T.int32(sum(1 << peer * apart for peer in range(tile.peers))), shift))
+    return TilePart(operand, args, tile, memory, shared.ring.full, rank, mask)
 
 
 def prefetch_maps(args):
@@ -65,8 +78,8 @@ def prefetch_maps(args):
 @T.inline
 def produce(plan, args, shared, tiles):
     """One thread: fill stage after stage, tile after tile."""
-    left = T.meta_var(source(plan, args, shared, tiles, "left"))
-    right = T.meta_var(source(plan, args, shared, tiles, "right"))
+    left = T.meta_var(tile_part(plan, args, shared, tiles, "left"))
+    right = T.meta_var(tile_part(plan, args, shared, tiles, "right"))
     record = T.meta_var(recorder(args, tiles, 0, None))
     at = PipelineState(plan.stages, 1)
     if plan.load == REPACK:

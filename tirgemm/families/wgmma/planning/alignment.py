@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tirgemm.families.common.alignment import divides
+from tirgemm.families.common.alignment import LINE_BYTES, divides, row_alignment
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 _INPUTS: tuple[Operand, ...] = ("a", "b")
-_LINE_BYTES, _SECTOR_BYTES = 128, 32
+_SECTOR_BYTES = 32
 # k up to which copies by elements were the fastest of some problem on an H200.
 _MOST_K_BY_ELEMENTS = 128
 
@@ -36,21 +36,17 @@ def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
 def lines_of_a_row(gemm: Gemm, operand: Operand) -> float:
     """Lines of L2 that TMA reads for the 128 bytes of a tile's row, in the mean: more than one where the operand's rows
     are no whole lines, and copies to aligned rows are."""
-    if not loaded_by_tma(gemm, operand):
-        return 1.0
-    leading = gemm.leading(operand)
-    apart = next(nbytes for nbytes in (_LINE_BYTES, 64, 32, 16) if divides(nbytes // ELEMENT_BYTES, leading))
-    return 2.0 - apart / _LINE_BYTES
+    return 2.0 - row_alignment(gemm, operand) / LINE_BYTES if loaded_by_tma(gemm, operand) else 1.0
 
 
-def splits_sectors(gemm: Gemm, operand: Operand) -> bool:
-    """Whether TMA loads rows of A or B that begin within sectors of L2, as every other one does where rows are an odd
-    multiple of 16 bytes apart. Copies to aligned rows do not."""
-    return loaded_by_tma(gemm, operand) and not divides(_SECTOR_BYTES // ELEMENT_BYTES, gemm.leading(operand))
+def misaligned_to_sectors(gemm: Gemm, operand: Operand) -> bool:
+    """Whether TMA loads rows of A or B that are not aligned to the sectors of L2, as every other one where rows are an
+    odd multiple of 16 bytes apart. Copies to aligned rows are."""
+    return loaded_by_tma(gemm, operand) and row_alignment(gemm, operand) < _SECTOR_BYTES
 
 
-def reads_beside_lines(gemm: Gemm) -> bool:
-    """Whether TMA reads rows of A or B from more lines of L2 than they fill."""
+def misaligned_to_lines(gemm: Gemm) -> bool:
+    """Whether TMA loads rows of A or B that are not aligned to the lines of L2."""
     return any(lines_of_a_row(gemm, operand) > 1.0 for operand in _INPUTS)
 
 

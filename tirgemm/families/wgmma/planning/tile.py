@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tirgemm.errors import InvalidConfig
+
 ELEMENT_BYTES = 2
 # Bytes of a descriptor's unit.
 UNIT = 16
@@ -28,12 +30,17 @@ class Tile:
 
     Where k is contiguous in memory (``k_major``) a slab is ``extent`` rows of ``width`` of k, else ``tile_k`` rows of
     ``width`` of m or n. ``peers`` blocks of the cluster each load an equal part of every slab's rows for all of them.
+    Raises InvalidConfig where the parts cannot be equal.
     """
 
     k_major: bool
     extent: int
     tile_k: int
     peers: int
+
+    def __post_init__(self) -> None:
+        if self.rows % self.peers:
+            raise InvalidConfig(f"wgmma: {self.peers} blocks cannot share {self.rows} rows of a tile in equal parts")
 
     @property
     def width(self) -> int:

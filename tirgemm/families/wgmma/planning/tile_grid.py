@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from tirgemm import expr
 from tirgemm.errors import InvalidConfig
 from tirgemm.expr import Dim
+from tirgemm.families.wgmma.planning import names
 from tirgemm.families.wgmma.planning.cluster import Cluster
 from tirgemm.families.wgmma.planning.orientation import Orientation
-from tirgemm.hardware import CLUSTERS_OF_H200
+from tirgemm.hardware import clusters_at_once
 
 _WORD = 4
 
@@ -67,8 +68,7 @@ class TileGrid:
     @property
     def waves(self) -> Dim:
         """Tiles that the busiest cluster computes."""
-        held = CLUSTERS_OF_H200[min(self.cluster.size, len(CLUSTERS_OF_H200)) - 1]
-        return expr.ceildiv(self.work, max(1, self.slots * held // CLUSTERS_OF_H200[0]))
+        return expr.ceildiv(self.work, max(1, clusters_at_once(self.slots, min(self.cluster.size, names.MAX_CLUSTER))))
 
     @property
     def clusters(self) -> Dim:
