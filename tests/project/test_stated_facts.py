@@ -160,7 +160,13 @@ def test_what_is_said_of_missed_mutants_is_what_the_evidence_has() -> None:
         kernels = len({row["source_sha256"] for row in mutants})
         assert f"The {who}** {verb} {len(mutants)} mutants of {kernels} kernels and missed {len(uncaught)}." in text
     assert not {row["source_sha256"] for row in modelled} & {row["source_sha256"] for row in on_gpu}
-    assert sum("wait_group.read" in row["what"] for row in unmodelled) == 6
+    assert sum("wait_group.read" in row["what"] for row in unmodelled) == 3
+    assert {row["gemm"] for row in unmodelled if place(row) == ("epilogue", "bar.sync removed")} <= {
+        "7x40x4104:bf16:tt",
+        "7x40x1032:f16:tt:acc=f16:lda=8",
+        "60x40x4104:f16:nn:batch=2:align=2:invariant",
+        "1..1100x1160x520:bf16:tn:lda=1100:invariant",
+    }, "each of which was looked up in its source"
     # What is not in the table of those that change nothing, by the instruction; of three of them only some are not.
     counts = Counter(place(row) for row in missed)
     whole = {

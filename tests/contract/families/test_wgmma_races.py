@@ -86,15 +86,9 @@ _LAST = "mbarrier.arrive.shared.b64 removed"
 _READ = "cp.async.bulk.wait_group.read"
 _OF_ONE_PROBLEM = {
     # A consumer stores no more chunks than it has buffers: none is written a second time.
-    *(
-        (gemm, f"{_READ} 1 {what}")
-        for gemm in ("60x40x2050:f16:tn:batch=2", "7x40x4104:bf16:tt:lda=8")
-        for what in ("removed", "weakened")
-    ),
-    # The last chunks of every consumer's last tile lie outside D: none reads them.
-    *(("1..1290x1000x520:bf16:nt", f"{_READ} 0 {what}") for what in ("removed", "weakened")),
-    # A cluster's last arrivals, for which nobody waits either.
-    ("60x40x4104:bf16:nt:align=8:invariant", "mbarrier.arrive.shared::cluster.b64 removed"),
+    *(("7x40x4104:bf16:tt", f"{_READ} 1 {what}") for what in ("removed", "weakened")),
+    # The last chunk of every consumer's last tile lies outside D: none reads it.
+    ("1..1100x1160x520:f16:nn", f"{_READ} 0 weakened"),
 }
 _MUTANTS: dict[str, tuple[dict[str, Value], dict[str, tuple[str, ...]]]] = {
     "264x112x456:f16:nt": ({"tile_n": 80}, {"start": _START}),
@@ -242,7 +236,7 @@ def test_committed_rows_miss_only_mutants_that_say_the_same() -> None:
         *(("start", what) for what in (*_START, _RELEASE, "griddepcontrol.launch_dependents removed")),
         ("producer", "barrier.cluster removed"),
         ("producer", _RELEASE),
-        # The consumers' barrier of a split in a cluster, where there is one consumer.
+        # The consumers' barrier of a split in a cluster, where there is one consumer; what one warp writes and reads.
         *(("epilogue", what) for what in (_LAST, _RELEASE, "bar.sync removed")),
     }
     assert {row["status"] for row in rows if not row["mutant"]} == {"passed"}
