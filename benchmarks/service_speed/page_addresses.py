@@ -38,14 +38,14 @@ def store_compiled(folder: Path) -> list[str]:
         return [_stored(store, Gemm.parse(gemm), signer).id for gemm in COMPILED]
 
 
-def store_job(folder: Path) -> str:
-    """The id of a running job whose search has told of ``CANDIDATES`` candidates."""
+def store_job(folder: Path, candidates: int) -> str:
+    """The id of a running job whose search has told of so many candidates."""
     with Database.embedded(folder) as database:
         queue = JobQueue(database)
-        queue.submit(JobRequest(Gemm(1023, 1021, 1019), DEVICE, trials=CANDIDATES, seconds=600.0))
+        queue.submit(JobRequest(Gemm(1023, 1021, 1019), DEVICE, trials=candidates, seconds=600.0))
         job = queue.claim(OWNER, [DEVICE.key], LEASE_SECONDS)
         assert job is not None
-        for event in _search():
+        for event in _search(candidates):
             queue.add_event(job.id, event, OWNER)
         return job.id
 
@@ -102,12 +102,12 @@ def _stored(store: SqlStore, gemm: Gemm, signer: Signer) -> KernelRecord:
     return store.put_kernel(record)
 
 
-def _search() -> Iterator[Event]:
+def _search(candidates: int) -> Iterator[Event]:
     """What a search tells that measures each candidate, none of which fails."""
     yield SearchStarted(
-        families=("wgmma",), space={"wgmma": 10**8}, budget={"trials": CANDIDATES, "seconds": 600}, recorded=0
+        families=("wgmma",), space={"wgmma": 10**8}, budget={"trials": candidates, "seconds": 600}, recorded=0
     )
-    for number in range(CANDIDATES):
+    for number in range(candidates):
         if number % 8 == 0:
             yield BatchProposed(proposed=8, trials=number + 8, pruned={"shared": 10 * number}, expected_gain=0.01)
         us = 20 + number * 7919 % 997 / 100
@@ -117,7 +117,7 @@ def _search() -> Iterator[Event]:
             status=Status.MEASURED,
             us=us,
             trials=number + 1,
-            of=CANDIDATES,
+            of=candidates,
             predicted_us=us * 1.02,
             standing=Standing(number + 1, number + 1, 20.0, "wgmma(tile_m=128)", 21.0),
         )

@@ -18,6 +18,7 @@ import httpx
 
 from benchmarks.service_speed.page_addresses import (
     ANSWER_SECONDS,
+    CANDIDATES,
     addresses,
     ask_for_model,
     store_compiled,
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     problems = gemms(options.kernels)
     with Figures.run(options) as (figures, folder):
         store_kernels(folder, problems)
-        compiled, job = store_compiled(folder), store_job(folder)
+        compiled, job = store_compiled(folder), store_job(folder, options.candidates)
         with server(folder) as service:
             url, headers = f"http://127.0.0.1:{service.port}", service.headers | {"Accept": "text/html"}
             listed = httpx.get(f"{url}/v1/kernels?limit=4", headers=service.headers, timeout=ANSWER_SECONDS)
@@ -51,6 +52,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__)
     options.set_defaults(connections=1, turns=3, seconds=1.0)
     options.add_argument("--kernels", type=int, default=100_000, help="kernels in the database")
+    options.add_argument("--candidates", type=int, default=CANDIDATES, help="candidates of the running job")
     return options.parse_args(arguments)
 
 

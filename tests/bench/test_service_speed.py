@@ -114,7 +114,7 @@ def test_every_listener_is_told_every_event(tmp_path: Path) -> None:
 
 def test_pages_are_asked_for_as_a_browser_does(tmp_path: Path) -> None:
     file = tmp_path / "machine" / service_speed.FILE
-    assert pages.main(["--kernels", "60", *QUICKEST[2:], "--out", str(file)]) == 0
+    assert pages.main(["--kernels", "60", "--candidates", "64", *QUICKEST[2:], "--out", str(file)]) == 0
     document = load(file)
     assert list(service_speed.faults(document)) == []
     rows = {row["figure"]: row for row in document["rows"]}

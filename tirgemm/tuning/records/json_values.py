@@ -13,17 +13,19 @@ from tirgemm.tuning.records import Candidate, SampleSet
 
 def plain_text(text: str) -> str:
     """``text`` without NUL and lone surrogates, which PostgreSQL and UTF-8 refuse and compilers print."""
+    if type(text) is str and text.isascii() and "\0" not in text:
+        return text
     return text.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")
 
 
 def plain_json(value: Any) -> Any:
     """``value`` as JSON gives it back: tuples become lists, NaN and infinities None. StoreError if it is not JSON."""
-    if value is None or isinstance(value, bool | int):
-        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
         return plain_text(value)
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, list | tuple):
         return [plain_json(item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
