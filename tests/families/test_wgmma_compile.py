@@ -14,7 +14,7 @@ import pytest
 
 from tests.computed_once import computed_once
 from tests.helpers.named_config import named_config
-from tests.helpers.wgmma_paths import KNOWN_SPILLS
+from tests.helpers.wgmma_paths import KNOWN_SPILLS, RANDOM
 from tests.verification.covering_cases import classes
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.plan import plan
@@ -155,3 +155,9 @@ def test_a_serialised_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     assert cuda.compile_program(program, H200).resources["serialised"] == 0
     monkeypatch.setattr(cuda, "compile_source", lambda _, arch: compile_source(mutant, arch))
     assert cuda.compile_program(program, H200).resources["serialised"] == 1
+
+
+def test_every_known_spill_is_of_a_case_that_is_drawn() -> None:
+    many, _ = drawn()
+    cases = [*many, *random_cases(FAMILY, H200, RANDOM, seed=1)]
+    assert {(str(case.gemm), case.config.digest) for case in cases} >= KNOWN_SPILLS.keys()
