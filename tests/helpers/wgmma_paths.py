@@ -109,15 +109,6 @@ NAMED = (
         "tile_m=128 tile_n=96 stages=4 split=2 reduction=block epilogue=direct group=4",
     ),
 )
-# Random cases that the GPU's test draws with seed 1, about as many as the named ones.
-RANDOM = 80
-# What the register budget cannot tell (planning/registers.py says so): drawn cases that spill, by problem and config,
-# with their bytes. The first is of the thread that copies, of a tile of 64 x 224 x 128 in pieces of 8 bytes; the other
-# of an epilogue with a bias and gelu_tanh.
-KNOWN_SPILLS = {
-    ("1000x576x520:bf16:tt:batch=2:align=8:alpha", "a9300612a9950132"): 40,
-    ("987..6000x576x200:f16:tn:act=gelu_tanh:bias", "ef3cadd68d1a5f36"): 8,
-}
 # Rows of A or of B that TMA does not take, for every way to load that the family offers for them.
 UNALIGNED = (
     ("777x1003x523:f16:nt:lda=524:ldb=524", "tile_m=128 tile_n=96 stages=3 epilogue=staged group=4"),
