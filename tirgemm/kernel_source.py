@@ -1,8 +1,8 @@
-"""``KernelSource``: protocol of the objects from which ``tirgemm.torch`` gets compiled GEMM kernels.
+"""Kernel providers: the interface through which PyTorch layers look up and prepare compiled GEMM kernels.
 
-``LocalKernels`` (a local database with the shipped records), ``DependentKernels`` and ``ServiceKernels`` (a client of
-the HTTP service) implement it: ``lookup`` returns the kernel of a problem on a device, ``prepare`` compiles missing
-ones in the background, as far as a ``Policy`` allows.
+The protocol is ``KernelSource``. ``LocalKernels`` (a local database with the shipped records), ``DependentKernels`` and
+``ServiceKernels`` (a client of the HTTP service) implement it: ``lookup`` returns the kernel of a problem on a device,
+``prepare`` compiles missing ones in the background, as far as a ``Policy`` allows.
 """
 
 from __future__ import annotations

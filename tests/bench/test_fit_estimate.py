@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from collections.abc import Callable
 from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from benchmarks import fit_estimate
 from benchmarks.fit_estimate import MeasuredConfigs
+from tirgemm.config import Value
 from tirgemm.families import simt, tensorcore, wgmma
 from tirgemm.families.common.fit_file import FILE
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, estimate_us
@@ -67,19 +69,25 @@ def test_the_error_is_least_at_the_constants_that_made_the_times() -> None:
     assert fit_estimate.regret([problem], H200, "sustained", present) == (1.0, 1.0)
 
 
-def test_tiles_that_are_shared_gain_where_rows_are_no_whole_lines() -> None:
-    """Of an operand that TMA loads, each piece of a row that lies across two lines of L2 is read from both."""
-    tile = {"tile_m": 128, "tile_n": 256, "tile_k": 64, "stages": 4, "schedule": "cooperative", "resident": 1}
+def estimates_of(text: str, **tile: Value) -> Callable[..., float]:
+    """Microseconds by the estimate of unshared tiles loaded and stored by TMA, for problems and changes of knobs."""
     alone = (
         wgmma.Wgmma()
-        .default(Gemm.parse("4096x4096x4096:f16:nt"), H200, "sustained")
-        .with_(**tile, cluster_m=1, cluster_n=1, swap=0, split=1, load="tma", epilogue="tma")
+        .default(Gemm.parse(text), H200, "sustained")
+        .with_(**tile, tile_k=64, schedule="cooperative", resident=1, cluster_m=1, cluster_n=1, swap=0, split=1)
+        .with_(load="tma", epilogue="tma")
     )
 
-    def us(text: str, **changes: int) -> float:
-        gemm = Gemm.parse(text)
+    def us(problem: str, **changes: int) -> float:
+        gemm = Gemm.parse(problem)
         return float(estimate_us(Cuts.of(plan(gemm, alone.with_(**changes), H200.units)), gemm, H200, "sustained"))
 
+    return us
+
+
+def test_tiles_that_are_shared_gain_where_rows_are_no_whole_lines() -> None:
+    """Of an operand that TMA loads, each piece of a row that lies across two lines of L2 is read from both."""
+    us = estimates_of("4096x4096x4096:f16:nt", tile_m=128, tile_n=256, stages=4)
     whole, half, none = "4992x4992x4992:f16:nt", "4992x4992x5024:f16:nt", "4992x4992x5000:f16:nt"
     assert us(whole) < us(half) < us(none)
     assert us(none) > 1.1 * us(whole)
@@ -88,17 +96,7 @@ def test_tiles_that_are_shared_gain_where_rows_are_no_whole_lines() -> None:
 
 
 def test_small_tiles_are_slow_where_rows_are_not_aligned_to_sectors_and_clusters_help() -> None:
-    tile = {"tile_m": 64, "tile_n": 128, "tile_k": 64, "stages": 8, "schedule": "cooperative", "resident": 1}
-    alone = (
-        wgmma.Wgmma()
-        .default(Gemm.parse("1024x1024x1024:f16:nt"), H200, "sustained")
-        .with_(**tile, cluster_m=1, cluster_n=1, swap=0, split=1, load="tma", epilogue="tma")
-    )
-
-    def us(text: str, **changes: int) -> float:
-        gemm = Gemm.parse(text)
-        return float(estimate_us(Cuts.of(plan(gemm, alone.with_(**changes), H200.units)), gemm, H200, "sustained"))
-
+    us = estimates_of("1024x1024x1024:f16:nt", tile_m=64, tile_n=128, stages=8)
     sectors, misaligned = ("1024x1024x1024:f16:nt:lda=1040:ldb=1040", "1024x1024x1024:f16:nt:lda=1032:ldb=1032")
     assert us(misaligned) > 1.2 * us(sectors)
     assert us(misaligned, cluster_m=4, cluster_n=2) < us(misaligned)

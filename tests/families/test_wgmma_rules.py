@@ -48,6 +48,7 @@ def cut(text: str, **changes: Value) -> Plan:
             "room for 8",
         ),
         ("1024x576x7168:f16:nt", {"tile_n": 208, "swap": 1, "split": 4}, "accumulators", "room for 100"),
+        ("4096x4096x4096:f16:nt", {"cluster_m": 2, "cluster_n": 2}, "cluster", "4 blocks that share tiles"),
         ("4096x4096x1032:f16:nt", {"cluster_m": 2, "cluster_n": 4}, None, ""),
         ("4096x4096x1040:f16:nt", {"cluster_m": 4}, None, ""),
         ("4096x4096x1088:f16:nt", {"cluster_m": 2, "cluster_n": 2}, "cluster", "the limit is 2 where rows are aligned"),

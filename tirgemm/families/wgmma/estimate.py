@@ -125,7 +125,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
 
     tiles = -(-rows // (cuts.tile_m * cuts.cluster_m)) * -(-columns // (cuts.tile_n * cuts.cluster_n)) * gemm.batch
     tiles = tiles * np.where(parted & ~in_cluster, cuts.split, 1)
-    waves = -(-tiles // clusters_at_once(cuts, cluster, device))
+    waves = -(-tiles // cluster_slots(cuts, cluster, device))
     whole = -(-gemm.k // cuts.tile_k)
     part_steps = -(-whole // cuts.split)
     steps = waves * part_steps * cuts.resident
@@ -175,8 +175,8 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     return time
 
 
-def clusters_at_once(cuts: Cuts, cluster: Any, device: Device) -> Any:
-    """Clusters of ``cluster`` blocks each that run at once."""
+def cluster_slots(cuts: Cuts, cluster: Any, device: Device) -> Any:
+    """Clusters of ``cluster`` blocks each that run at once, at least one."""
     held = device.units * cuts.resident * RESIDENT_CLUSTERS[np.minimum(cluster, len(CLUSTERS_OF_H200))]
     return np.maximum(1, held // RESIDENT_CLUSTERS[1])
 

@@ -201,7 +201,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     return float(estimate_us(Cuts.of(plan(gemm, config, device.units)), gemm, device, regime))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=10)
 def _table(parts: int | None, misaligned: bool) -> tuple[ConfigColumns, Cuts]:
     """The cuts that a default may be, and what the analytic model sees of them; of so many ``parts`` of k where an
     invariant problem fixes them; of larger clusters too where rows are ``misaligned`` to lines of L2.

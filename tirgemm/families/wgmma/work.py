@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tirgemm.device import Device
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
-from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, clusters_at_once, estimate_us
+from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, cluster_slots, estimate_us
 from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
@@ -64,7 +64,7 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
     high, wide = -(-rows // (tile_m * cuts.cluster_m)), -(-columns // (tile_n * cuts.cluster_n))
     slices = gemm.batch * np.where(cuts.kernel, split, 1)
     work = high * wide * slices
-    slots = clusters_at_once(cuts, cluster, device)
+    slots = cluster_slots(cuts, cluster, device)
     consumers = np.where(cuts.pingpong, 2, _CONSUMERS[tile_m])
 
     # A wave's clusters: groups of so many along the raster's order, crossed along the other dimension.

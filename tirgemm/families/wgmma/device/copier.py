@@ -168,7 +168,7 @@ class Copier:
 
 
 def _way(plan, args, shared, tiles, side, thread):
-    """What copies an operand, or the arguments by which it is loaded."""
+    """What copies an operand, or the part of its tile that is loaded by TMA."""
     part = tile_part(plan, args, shared, tiles, side)
     return Copier(plan, part.operand, args, part.memory, thread) if plan.loads.copied[part.operand] else part
 

@@ -63,7 +63,7 @@ def tile_part(plan, args, shared, tiles, side):
     rank, other = (tiles.rank_n, tiles.rank_m) if left else (tiles.rank_m, tiles.rank_n)
     mask = T.uint16(2**tile.peers - 1)
     if plan.cluster.shares_both and tile.peers > 1:
-        # Ranks count along the rows of tiles first.
+        # Ranks count down a column of the cluster's tiles first.
         apart, shift = (plan.cluster_m, other) if left else (1, other * plan.cluster_m)
         mask = T.Cast("uint16", T.shift_left(T.int32(sum(1 << peer * apart for peer in range(tile.peers))), shift))
     return TilePart(operand, args, tile, memory, shared.ring.full, rank, mask)

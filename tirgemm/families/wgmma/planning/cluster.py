@@ -52,7 +52,7 @@ class Cluster:
 
     @property
     def shared_by(self) -> int:
-        """Blocks of a cluster that a stage's data may go to."""
+        """Blocks of a cluster that shares tiles by multicast; 1 where none does."""
         return self.cluster_m * self.cluster_n
 
     @property
