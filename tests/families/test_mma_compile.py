@@ -157,7 +157,11 @@ def test_rows_far_apart_or_of_unknown_length_have_addresses_as_indices(text: str
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
-        ("40000x200x4096:f16:nt:lda=50000:ldb=8388608", {}),  # B's one tile is 2^31 elements high
+        # B's one tile is 2^31 elements high.
+        (
+            "40000x200x4096:f16:nt:lda=50000:ldb=8388608",
+            {"tile_m": 128, "tile_n": 256, "tile_k": 32, "warps_m": 2, "warps_n": 4, "split": 1, "raster": 1},
+        ),
         ("200x4000x4096:f16:nt:ldd=9000000", {}),
         ("200x4000x4096:f16:nt:beta:ldc=9000000", {}),
         ("100x20000000x72:f16:nt", {}),

@@ -33,7 +33,7 @@ def features(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime,
     if isinstance(family, WithTileWork):
         work, us = family.tile_work(gemm, configs, device), family.estimates_us(gemm, configs, device, regime)
     else:
-        each = [configs.config(row) for row in range(len(configs))]
+        each = configs.configs()
         work = _work_of_knobs(gemm, configs, device, _derived(each, family))
         us = np.array([family.predict_us(gemm, config, device, regime) for config in each])
     return physical_features(gemm, work, us, device, regime)

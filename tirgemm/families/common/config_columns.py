@@ -55,3 +55,8 @@ class ConfigColumns:
     def config(self, row: int) -> Config:
         """The config of one row."""
         return Config(self.family, tuple((name, column[row].item()) for name, column in self.knobs.items()))
+
+    def configs(self) -> list[Config]:
+        """The configs of all rows."""
+        rows = zip(*(column.tolist() for column in self.knobs.values()), strict=True)
+        return [Config(self.family, tuple(zip(self.knobs, row, strict=True))) for row in rows]

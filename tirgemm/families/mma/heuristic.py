@@ -1,71 +1,91 @@
-"""The config without tuning: the best of a table of cuts by the analytic model. Pure; under a millisecond."""
+"""Configs without tuning: the best of a table of cuts by the analytic model and, where one was trained, a ranking
+model. Pure; some milliseconds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
+from tirgemm.families.base import Family
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.mma.rules import RULES
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
-from tirgemm.families.tensorcore.default_choice import Choices, first_valid, ranked
-from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
+from tirgemm.families.tensorcore import default_choice
+from tirgemm.families.tensorcore.default_choice import Choices, ranked, variants_of
+from tirgemm.families.tensorcore.estimate import BlockWork, estimate
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 from tirgemm.hardware import occupancy
 
-# tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks that an SM holds; largest first: where the model calls two
-# equal, data is reused more.
+# tile_m, tile_n, tile_k, warps_m, warps_n, blocks that an SM holds; largest first: where the model calls two equal,
+# data is reused more.
 _CUTS = (
-    (128, 256, 64, 2, 4, 4, 1),
-    (256, 128, 64, 4, 2, 4, 1),
-    (128, 256, 32, 2, 4, 4, 1),
-    (256, 128, 32, 4, 2, 4, 1),
-    (128, 128, 64, 2, 2, 3, 2),
-    (128, 128, 32, 2, 2, 4, 2),
-    (128, 64, 32, 2, 2, 4, 3),
-    (64, 128, 32, 2, 2, 4, 3),
-    (64, 64, 64, 2, 2, 4, 3),
-    (64, 32, 64, 2, 2, 4, 4),
-    (32, 64, 64, 2, 2, 4, 4),
-    (32, 32, 64, 2, 2, 4, 6),
-    (16, 64, 64, 1, 4, 4, 4),
-    (64, 16, 64, 4, 1, 4, 4),
-    (16, 32, 64, 1, 2, 4, 8),
-    (32, 16, 64, 2, 1, 4, 8),
-    (16, 16, 64, 1, 1, 4, 12),
+    (128, 256, 64, 2, 4, 1),
+    (256, 128, 64, 4, 2, 1),
+    (128, 256, 32, 2, 4, 1),
+    (256, 128, 32, 4, 2, 1),
+    (128, 128, 64, 2, 2, 2),
+    (128, 128, 32, 2, 2, 2),
+    (128, 64, 32, 2, 2, 3),
+    (64, 128, 32, 2, 2, 3),
+    (64, 64, 64, 2, 2, 3),
+    (128, 32, 64, 4, 1, 3),
+    (32, 128, 64, 1, 4, 3),
+    (64, 32, 64, 2, 2, 4),
+    (32, 64, 64, 2, 2, 4),
+    (64, 32, 64, 2, 1, 6),
+    (32, 64, 64, 1, 2, 6),
+    (128, 16, 64, 4, 1, 4),
+    (16, 128, 64, 1, 4, 4),
+    (32, 32, 64, 2, 2, 6),
+    (32, 32, 64, 1, 1, 8),
+    (16, 64, 64, 1, 4, 4),
+    (64, 16, 64, 4, 1, 4),
+    (16, 64, 64, 1, 2, 6),
+    (64, 16, 64, 2, 1, 6),
+    (16, 32, 64, 1, 2, 8),
+    (32, 16, 64, 2, 1, 8),
+    (16, 32, 64, 1, 1, 10),
+    (32, 16, 64, 1, 1, 10),
+    (16, 16, 64, 1, 1, 12),
 )
-# Stages that a cut has to do without, where with its own none passes every rule.
-_FEWER = (0, 1, 2)
+# With fewer stages copies are waited for; a larger tile is not worth that.
+_LEAST_STAGES, _MOST_STAGES = 3, 4
 
 
-def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
-    """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
+def shortlist(
+    family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
+) -> list[Config]:
+    """At most ``count`` of the best cuts that pass every rule, best first. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    copied = repacked_bytes(gemm, loads(gemm)[0])
-    configs = (
-        _config(gemm, device, cut, choices)
-        for fewer in _FEWER
-        for cut in ranked(gemm, device, regime, _cuts(device, fewer, copied), choices)
-    )
-    return first_valid("mma", configs, RULES, gemm, device)
+    cuts = ranked(gemm, device, regime, _cuts(device, repacked_bytes(gemm, loads(gemm)[0])), choices)
+    usual = [_config(gemm, device, cut, choices) for cut in cuts]
+
+    def variants(config: Config) -> Iterator[Config]:
+        stages = config["stages"]
+        alternatives: dict[str, tuple[Value, ...]] = {
+            "stages": (stages - 1, stages + 1),
+            "tile_k": (64, 32),
+            "epilogue": (STAGED, DIRECT),
+        }
+        return variants_of(config, alternatives, choices)
+
+    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, trained=trained)
 
 
-def _cuts(device: Device, fewer: int, copied: int) -> Iterator[BlockWork]:
-    """Every cut that shared memory holds with so many stages fewer, unsplit."""
+def _cuts(device: Device, copied: int) -> Iterator[BlockWork]:
+    """Every cut of which shared memory holds stages enough, unsplit."""
     limits = device.limits
-    for tile_m, tile_n, tile_k, warps_m, warps_n, most_stages, most in _CUTS:
-        stages = most_stages - fewer
-        shared = stages * (tile_m + tile_n) * tile_k * ELEMENT_BYTES
-        if stages >= 2 and shared <= limits.shared_per_block:
-            resident = min(most, limits.shared_per_sm // (shared + limits.shared_reserved_per_block))
+    for tile_m, tile_n, tile_k, warps_m, warps_n, most in _CUTS:
+        stage = (tile_m + tile_n) * tile_k * ELEMENT_BYTES
+        stages = min(_MOST_STAGES, limits.shared_per_block // stage)
+        if stages >= _LEAST_STAGES:
+            resident = min(most, limits.shared_per_sm // (stages * stage + limits.shared_reserved_per_block))
             efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
-            if resident:
-                yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
+            yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, max(1, resident), efficiency, copied)
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
@@ -75,7 +95,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     resident = occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes)
     efficiency = _efficiency(cut.warp_m, cut.warp_n, sets)
     work = BlockWork.of(cut, resident, efficiency, repacked_bytes(gemm, config["load"]))
-    return Estimate(gemm, device, regime).us(work)
+    return estimate(gemm, device, regime).us(work)
 
 
 def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:

@@ -1,27 +1,36 @@
-"""Default of a tensor-core family: the best-estimated cut of its table, and its split of k, that passes every rule."""
+"""Defaults and shortlists of the tensor-core families: cuts of a table and their splits of k, ranked by the analytic
+estimate and, where one was trained, by a ranking model, which chooses each cut's other knobs too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
-from tirgemm.config import Config
+import numpy as np
+
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
-from tirgemm.families.base import Rule, accepted
-from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
+from tirgemm.families.base import Family, accepted
+from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model
+from tirgemm.families.features import expected_us, features
+from tirgemm.families.tensorcore.estimate import BlockWork, estimate
 from tirgemm.gemm import Gemm, Regime
 
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+# Best-estimated cuts whose variants a model ranks: 0.03 ms each variant.
+_RANKED = 12
 # The choices of a family's knobs, by name.
-Choices = Mapping[str, tuple[object, ...]]
+Choices = Mapping[str, tuple[Value, ...]]
 
 
 def ranked(gemm: Gemm, device: Device, regime: Regime, cuts: Iterable[BlockWork], choices: Choices) -> list[BlockWork]:
     """``cuts`` whose tiles are among ``choices`` with every split that is, the best-estimated first; of equal ones the
     first of the table. Splits that make more blocks than two waves are left out."""
-    estimate = Estimate(gemm, device, regime)
+    known = estimate(gemm, device, regime)
     rows = [
-        (estimate.us(split_cut), number, split, split_cut)
+        (known.us(split_cut), number, split, split_cut)
         for number, cut in enumerate(cuts)
         if cut.tile_m in choices["tile_m"] and cut.tile_n in choices["tile_n"]
         for split in _SPLITS
@@ -36,9 +45,65 @@ def blocks(gemm: Gemm, cut: BlockWork) -> int:
     return -(-gemm.m_max // cut.tile_m) * -(-gemm.n // cut.tile_n) * gemm.batch
 
 
-def first_valid(family: str, configs: Iterator[Config], rules: Sequence[Rule], gemm: Gemm, device: Device) -> Config:
-    """The first config that passes every rule. Raises Unsupported where none does."""
-    for config in configs:
-        if accepted(rules, gemm, config, device):
-            return config
-    raise Unsupported(f"{family} has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
+def variants_of(config: Config, alternatives: Mapping[str, Iterable[Value]], choices: Choices) -> Iterator[Config]:
+    """``config`` with every combination of the ``alternatives`` of its knobs that are among ``choices``, itself left
+    out."""
+    values = [dict.fromkeys((config[name], *others)) for name, others in alternatives.items()]
+    for combination in product(*values):
+        changes = dict(zip(alternatives, combination, strict=True))
+        if all(value in choices[name] for name, value in changes.items()):
+            other = config.with_(**changes)
+            if other != config:
+                yield other
+
+
+def shortlist(
+    family: Family,
+    usual: Sequence[Config],
+    variants: Callable[[Config], Iterable[Config]],
+    problem: tuple[Gemm, Device, Regime],
+    count: int,
+    *,
+    trained: bool,
+) -> list[Config]:
+    """At most ``count`` configs of different cuts that pass every rule, best first. Raises Unsupported where none does.
+
+    ``usual`` are the configs of the best-estimated cuts in that order; ``variants`` gives those of the same cut. Where
+    ``trained`` and a model covers the problem, it ranks the variants of the first cuts; elsewhere a variant stands in
+    where no usual config passes.
+    """
+    gemm, device, _ = problem
+    picks: dict[int, Config] = {}
+    for number, config in _ordered(family, usual, variants, problem, ranking_model(device) if trained else None):
+        if number in picks or config in picks.values():
+            continue
+        if accepted(family.rules, gemm, config, device):
+            picks[number] = config
+            if len(picks) == count:
+                break
+    if not picks:
+        raise Unsupported(
+            f"{family.name} has no default for {gemm} on {device.name}: every cut of its table breaks a rule"
+        )
+    return list(picks.values())
+
+
+def _ordered(
+    family: Family,
+    usual: Sequence[Config],
+    variants: Callable[[Config], Iterable[Config]],
+    problem: tuple[Gemm, Device, Regime],
+    model: RankingModel | None,
+) -> Iterator[tuple[int, Config]]:
+    """Configs with the number of their cut, best first."""
+    gemm, device, regime = problem
+    first = 0
+    if model is not None and model.covers(family.name, gemm, regime):
+        first = _RANKED
+        pairs = [(number, config) for number, one in enumerate(usual[:first]) for config in (one, *variants(one))]
+        columns = ConfigColumns.of([config for _, config in pairs])
+        times = expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)
+        # Ties by their order, and in fp32: the last bits depend on this machine's vector instructions.
+        yield from (pairs[place] for place in np.argsort(times.astype(np.float32), kind="stable"))
+    yield from enumerate(usual[first:], first)
+    yield from ((number, config) for number, one in enumerate(usual[first:], first) for config in variants(one))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from tirgemm.config import Config
@@ -69,6 +70,12 @@ def load_waits(gemm: Gemm, config: Config, device: Device, regime: Regime) -> Lo
     load_us = c.copy_latency_clocks / (device.clock_mhz or _CLOCK_MHZ)
     tiles = -(-gemm.k // config["tile_k"])
     return LoadWaits(c.launch_us + more * c.kernel_us, load_us, config["stages"] - 1, -(-tiles // config["split"]))
+
+
+@lru_cache(maxsize=64)
+def estimate(gemm: Gemm, device: Device, regime: Regime) -> Estimate:
+    """The same one for every config of a problem."""
+    return Estimate(gemm, device, regime)
 
 
 class Estimate:

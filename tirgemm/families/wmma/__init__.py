@@ -34,7 +34,12 @@ class Wmma:
         return space(gemm)
 
     def default(self, gemm: Gemm, device: Device, regime: Regime) -> Config:
-        return heuristic.default(gemm, device, regime)
+        return self.shortlist(gemm, device, regime, 1)[0]
+
+    def shortlist(
+        self, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
+    ) -> list[Config]:
+        return heuristic.shortlist(self, gemm, device, regime, count, trained=trained)
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return heuristic.predict_us(gemm, config, device, regime)

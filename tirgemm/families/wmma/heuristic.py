@@ -1,16 +1,18 @@
-"""The config without tuning: the best of a table of cuts by the analytic model. Pure; under a millisecond."""
+"""Configs without tuning: the best of a table of cuts by the analytic model and, where one was trained, a ranking
+model. Pure; some milliseconds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
-from tirgemm.families.tensorcore.default_choice import Choices, blocks, first_valid, ranked
-from tirgemm.families.tensorcore.estimate import BlockWork, Estimate
+from tirgemm.families.base import Family
+from tirgemm.families.tensorcore import default_choice
+from tirgemm.families.tensorcore.default_choice import Choices, blocks, ranked, variants_of
+from tirgemm.families.tensorcore.estimate import BlockWork, estimate
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
-from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
 from tirgemm.families.wmma.tile import FRAGMENT, registers_of
 from tirgemm.gemm import Gemm, Regime
@@ -46,16 +48,24 @@ _PLACES = 8
 _SHARE = 0.95
 
 
-def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
-    """The best-estimated cut that passes every rule. Raises Unsupported where none does."""
+def shortlist(
+    family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
+) -> list[Config]:
+    """At most ``count`` of the best cuts that pass every rule, best first. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    configs = (
-        _config(gemm, device, cut, stages, choices)
-        for cut in ranked(gemm, device, regime, _cuts(gemm, device), choices)
-        for stages in _STAGES
-        if stages in choices["stages"]
-    )
-    return first_valid("wmma", configs, RULES, gemm, device)
+    cuts = ranked(gemm, device, regime, _cuts(gemm, device), choices)
+    usual = [_config(gemm, device, cut, choices) for cut in cuts]
+
+    def variants(config: Config) -> Iterator[Config]:
+        alternatives: dict[str, tuple[Value, ...]] = {
+            "stages": (config["stages"] - 1,),
+            "tile_k": (64, 32),
+            "registers": (2, 1),
+            "resident": (1,),
+        }
+        return variants_of(config, alternatives, choices)
+
+    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, trained=trained)
 
 
 def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
@@ -63,7 +73,9 @@ def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
     copied = repacked_bytes(gemm, loads(gemm)[0])
     for tile_m, tile_n, tile_k, warps_m, warps_n in _CUTS:
         stage = (tile_m + tile_n) * (tile_k + _PAD) * ELEMENT_BYTES
-        stages = next((s for s in _STAGES if s * stage <= device.limits.shared_per_block), 0)
+        stages = next((s for s in _STAGES if s * stage <= device.limits.shared_per_block), None)
+        if stages is None:
+            continue
         need = registers_of(tile_m // warps_m, tile_n // warps_n, gemm.acc, 2)
         resident = occupancy(device.limits, warps_m * warps_n * WARP, need, stages * stage)
         if resident:
@@ -79,7 +91,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     tile, warps = (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n)
     efficiency = _efficiency(gemm, tile, warps, cut.sets, config["pad"])
     work = BlockWork.of(cut, resident, efficiency, repacked_bytes(gemm, config["load"]))
-    return Estimate(gemm, device, regime).us(work)
+    return estimate(gemm, device, regime).us(work)
 
 
 def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], sets: int, pad: int) -> float:
@@ -95,7 +107,7 @@ def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], 
     return _SHARE * products / (products + factors * (1.0 if sets == 1 else 0.5))
 
 
-def _config(gemm: Gemm, device: Device, cut: BlockWork, stages: int, choices: Choices) -> Config:
+def _config(gemm: Gemm, device: Device, cut: BlockWork, choices: Choices) -> Config:
     tile_k = next((k for k in (cut.tile_k, 32, 16) if k in choices["tile_k"]), FRAGMENT)
     columns = -(-gemm.n // cut.tile_n)
     return Config(
@@ -106,7 +118,7 @@ def _config(gemm: Gemm, device: Device, cut: BlockWork, stages: int, choices: Ch
             ("tile_k", tile_k),
             ("warps_m", cut.warps_m),
             ("warps_n", cut.warps_n),
-            ("stages", stages),
+            ("stages", next(s for s in _STAGES if s <= cut.stages and s in choices["stages"])),
             ("registers", 2 if tile_k > FRAGMENT else 1),
             ("resident", min(cut.resident, -(-blocks(gemm, cut) * cut.split // device.units), _MOST_RESIDENT)),
             ("pad", _PAD),

@@ -1,9 +1,9 @@
 """Collection of records to train a ranking model with: some configs each of many problems.
 
-Of a family that ranks its configs the first of the ranking are measured, which is where a model has to be right, some
-that differ from one of these in one knob, and some drawn from further down; of the others the default and what is drawn
-from their spaces. Families whose default is expected to be far behind are left out: the model has nothing to learn from
-by how much.
+Of a family that ranks its configs and may be the fastest the first of the ranking are measured, which is where a model
+has to be right, some that differ from one of these in one knob, and some drawn from further down; of the others the
+default and what is drawn from their spaces. Families whose default is expected to be far behind are left out: the model
+has nothing to learn from by how much.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families.base import Family, WithShortlist, rejected
-from tirgemm.families.choice import FAR_BEHIND
+from tirgemm.families.choice import FAR_BEHIND, PROMISING
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.search.neighbourhood import neighbours
 
@@ -25,7 +25,7 @@ CONFIGS = 16
 RANKED, NEIGHBOURS, DEPTH = 1 / 2, 1 / 4, 4
 # Neighbours are of the first so many.
 _FIRST = 4
-# Of a family without a ranking beside one that has one: its default and others.
+# Of a family without a ranking, or behind, beside one that is neither: its default and others.
 UNRANKED = 3
 _DRAWS = 200
 
@@ -36,15 +36,20 @@ def configs_to_collect(
     """About ``count`` valid configs, each family's default among them. The same seed draws the same ones."""
     defaults = [(family, family.default(gemm, device, regime)) for family in families]
     times = [family.predict_us(gemm, config, device, regime) for family, config in defaults]
-    near = [pair for pair, us in zip(defaults, times, strict=True) if us <= FAR_BEHIND * min(times)]
-    ranking = [family for family, _ in near if isinstance(family, WithShortlist)]
+    first_us = min(times)
+    near = [pair for pair, us in zip(defaults, times, strict=True) if us <= FAR_BEHIND * first_us]
+    ranking = [
+        family
+        for (family, _), us in zip(defaults, times, strict=True)
+        if us <= PROMISING * first_us and isinstance(family, WithShortlist)
+    ]
     draw = random.Random(f"{seed} {gemm} {regime}")
     others = len(near) - len(ranking)
     each = max(1, (count - UNRANKED * others) // len(ranking) if ranking else count // others)
     configs: dict[Config, None] = {}
     for family, default in near:
         configs[default] = None
-        if isinstance(family, WithShortlist):
+        if family in ranking:
             shortlist = family.shortlist(gemm, device, regime, DEPTH * each)
             first, near_first = round(each * RANKED), round(each * NEIGHBOURS)
             configs |= dict.fromkeys(shortlist[:first])
