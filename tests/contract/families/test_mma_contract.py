@@ -48,6 +48,8 @@ class MmaContract(ComputedContract):
 
 class TestMmaOnH200(MmaContract):
     device = named_device("sm_90a")
+    # A trained model ranks the variants of twelve cuts.
+    default_limit_s = 10e-3
 
     def test_the_same_config_gives_the_same_source_twice(self) -> None:
         programs.kernel = self.kernel

@@ -61,6 +61,8 @@ class WmmaContract(ComputedContract):
 
 class TestWmmaOnH200(WmmaContract):
     device = named_device("sm_90a")
+    # A trained model ranks the variants of twelve cuts.
+    default_limit_s = 10e-3
 
 
 class TestWmmaOnSm86(WmmaContract):

@@ -62,7 +62,7 @@ def shortlist(
     """At most ``count`` of the best cuts that pass every rule, best first. Raises Unsupported where none does."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     cuts = ranked(gemm, device, regime, _cuts(device, repacked_bytes(gemm, loads(gemm)[0])), choices)
-    usual = [_config(gemm, device, cut, choices) for cut in cuts]
+    usual = (_config(gemm, device, cut, choices) for cut in cuts)
 
     def variants(config: Config) -> Iterator[Config]:
         stages = config["stages"]

@@ -3,8 +3,8 @@ estimate and, where one was trained, by a ranking model, which chooses each cut'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice, product
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def variants_of(config: Config, alternatives: Mapping[str, Iterable[Value]], cho
 
 def shortlist(
     family: Family,
-    usual: Sequence[Config],
+    usual: Iterable[Config],
     variants: Callable[[Config], Iterable[Config]],
     problem: tuple[Gemm, Device, Regime],
     count: int,
@@ -90,20 +90,23 @@ def shortlist(
 
 def _ordered(
     family: Family,
-    usual: Sequence[Config],
+    usual: Iterable[Config],
     variants: Callable[[Config], Iterable[Config]],
     problem: tuple[Gemm, Device, Regime],
     model: RankingModel | None,
 ) -> Iterator[tuple[int, Config]]:
     """Configs with the number of their cut, best first."""
     gemm, device, regime = problem
-    first = 0
+    known, left = list[Config](), iter(usual)
     if model is not None and model.covers(family.name, gemm, regime):
-        first = _RANKED
-        pairs = [(number, config) for number, one in enumerate(usual[:first]) for config in (one, *variants(one))]
+        known = list(islice(left, _RANKED))
+        pairs = [(number, config) for number, one in enumerate(known) for config in (one, *variants(one))]
         columns = ConfigColumns.of([config for _, config in pairs])
         times = expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)
         # Ties by their order, and in fp32: the last bits depend on this machine's vector instructions.
         yield from (pairs[place] for place in np.argsort(times.astype(np.float32), kind="stable"))
-    yield from enumerate(usual[first:], first)
-    yield from ((number, config) for number, one in enumerate(usual[first:], first) for config in variants(one))
+    others = list[tuple[int, Config]]()
+    for number, one in enumerate(left, len(known)):
+        others.append((number, one))
+        yield number, one
+    yield from ((number, config) for number, one in others for config in variants(one))
