@@ -14,7 +14,7 @@ from tirgemm.errors import InvalidConfig
 from tirgemm.expr import evaluate
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
-from tirgemm.families.wgmma import Wgmma
+from tirgemm.families.wgmma import Wgmma, heuristic
 from tirgemm.families.wgmma.planning.maps import load_map, store_map
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
@@ -274,6 +274,7 @@ def test_the_default_does_not_depend_on_the_order_in_which_numpy_partitions(
         return np.concatenate([order[:count][::-1], order[count : count + 1], order[count + 1 :][::-1]])
 
     monkeypatch.setattr(np, "partition", reversed_partition)
+    heuristic._estimated.cache_clear()
     first, *_ = FAMILY.shortlist(gemm, H200, "sustained", 2)
     assert first == default
     assert asked, "it is another list than the default's"

@@ -96,12 +96,7 @@ def _shortlist(
     gemm: Gemm, device: Device, regime: Regime, count: int, model: RankingModel | None
 ) -> tuple[Config, ...]:
     """A job asks for the same one several times, ten milliseconds each."""
-    parts = part_count(gemm.n, gemm.k) if gemm.invariant else None
-    table, cuts = _loaded(*_table(parts, misaligned_to_lines(gemm)), loads(gemm))
-    stages = _stages(table, gemm, device)
-    cuts = replace(cuts, stages=np.maximum(stages, 2))
-    order = _best_estimated(cuts, stages, gemm, device, regime)
-    configs = _completed(table.take(order).with_(stages=stages[order]), gemm)
+    configs = _estimated(gemm, device, regime)
     if model is not None and model.covers("wgmma", gemm, regime):
         configs = _ranked(configs, model, gemm, device, regime)
     choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
@@ -117,6 +112,17 @@ def _shortlist(
     if not valid:
         raise Unsupported(f"wgmma has no default for {gemm} on {device.name}: every cut of its table breaks a rule")
     return tuple(valid)
+
+
+@lru_cache(maxsize=8)
+def _estimated(gemm: Gemm, device: Device, regime: Regime) -> ConfigColumns:
+    """The best-estimated cuts of the table, best first. Asked for with a ranking model and without."""
+    parts = part_count(gemm.n, gemm.k) if gemm.invariant else None
+    table, cuts = _loaded(*_table(parts, misaligned_to_lines(gemm)), loads(gemm))
+    stages = _stages(table, gemm, device)
+    cuts = replace(cuts, stages=np.maximum(stages, 2))
+    order = _best_estimated(cuts, stages, gemm, device, regime)
+    return _completed(table.take(order).with_(stages=stages[order]), gemm)
 
 
 def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[ConfigColumns, Cuts]:
