@@ -35,6 +35,8 @@ class MmaSyncConstants:
     memory_rate_share: float
     # Warps of an SM that keep its tensor cores busy.
     busy_warps: float
+    # What all SMs store of D.
+    store_bytes_per_us: float
 
 
 # Where a device does not say what it has.
@@ -92,6 +94,8 @@ class Estimate:
         bandwidth = (device.peak_gbps or 500.0) * 1e9
         self.l2, self.memory = bandwidth * c.l2_rate_factor, bandwidth * c.memory_rate_share
         self.moved = gemm.nbytes / self.memory
+        stored = self.rows * self.columns * self.batch * DTYPE_BYTES[gemm.out]
+        self.moved = max(self.moved, 1e-6 * stored / c.store_bytes_per_us)
 
     def us(self, cut: BlockWork) -> float:
         """Microseconds of a call: the longest of tensor cores, shared memory, latency, L2 and memory, and what goes

@@ -14,9 +14,14 @@ import numpy as np
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.fit_file import fitted_constants
-from tirgemm.families.wgmma.planning.alignment import lines_of_a_row, loaded_by_tma, misaligned_to_sectors
+from tirgemm.families.wgmma.planning.alignment import (
+    lines_of_a_row,
+    loaded_by_tma,
+    misaligned_to_sectors,
+    stored_by_tma,
+)
 from tirgemm.families.wgmma.planning.plan import Plan
-from tirgemm.gemm import Gemm, Operand, Regime
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
@@ -45,12 +50,21 @@ class WgmmaConstants:
     sm_load_bytes_per_clock: float
     # The same of rows that are not aligned to sectors of L2.
     misaligned_row_bytes_per_clock: float
+    # A row of a slab that is narrower than 128 bytes, into one SM: TMA takes as long for 32 bytes as for 64.
+    narrow_row_clocks: float
     l2_bytes_per_us: float
     # Share of the memory's nominal bandwidth.
     memory_rate_share: float
-    # What an SM stores by TMA, and otherwise.
+    # What an SM stores by TMA, and otherwise, where nothing overlaps it.
     tma_store_bytes_per_clock: float
     thread_store_bytes_per_clock: float
+    # A chunk of 64 rows by TMA where tile follows tile: what each takes, and its bytes; rows of 16 bytes are half
+    # sectors of L2.
+    store_chunk_clocks: float
+    store_chunk_bytes_per_clock: float
+    half_sector_store_factor: float
+    # What all SMs store of rows that TMA cannot store.
+    misaligned_store_bytes_per_us: float
     # Power caps the clock of long sustained work: from so many microseconds on, fully after as many more.
     power_cap_from_us: float
     power_cap_ramp_us: float
@@ -142,6 +156,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     )
     latency = _load_clocks(cuts, stage, c)
     rate = np.maximum(stage / c.sm_load_bytes_per_clock, misaligned / c.misaligned_row_bytes_per_clock)
+    rate = np.maximum(rate, c.narrow_row_clocks * _narrow_rows(cuts, gemm))
     loads = steps * np.maximum(rate, latency / ((cuts.stages - 1) * cuts.resident)) / clock
     capped = np.clip((compute - c.power_cap_from_us) / c.power_cap_ramp_us, 0.0, 1.0)
     energy = np.where(cuts.pingpong, c.pingpong_energy_factor, 1.0)
@@ -149,6 +164,10 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
 
     # All of these overlap: the longest counts, and a little of those that come near it.
     through_l2, memory = tiles * cluster * part_steps * lines / c.l2_bytes_per_us, gemm.nbytes / bandwidth
+    if not stored_by_tma(gemm):
+        written = m * n * gemm.batch * DTYPE_BYTES[gemm.out] / c.misaligned_store_bytes_per_us
+        loads = np.maximum(loads, np.where(cuts.kernel, 0.0, written))
+    loads = np.maximum(loads, waves * cuts.resident * _store_clocks(cuts, gemm, c) / clock)
     longest = np.maximum(np.maximum(compute, loads), np.maximum(through_l2, memory))
     shares = _eighth(np.maximum(compute, loads) / longest) + _eighth(through_l2 / longest) + _eighth(memory / longest)
     time = c.launch_us + longest * np.sqrt(np.sqrt(np.sqrt(shares)))
@@ -196,6 +215,24 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
         launch_us += c.repack_us
     tiles = -(-gemm.k // cut.tile_k)
     return LoadWaits(launch_us, load_us, cut.stages - 1, -(-tiles // cut.cluster.parts))
+
+
+def _narrow_rows(cuts: Cuts, gemm: Gemm) -> Any:
+    """Rows of narrow slabs that a block loads for one step: of the right operand, where k is not contiguous in memory
+    and its columns are no whole slabs of 128 bytes."""
+    slabs = np.where(cuts.tile_n % 32 > 0, cuts.tile_n // 16, np.where(cuts.tile_n % 64 > 0, cuts.tile_n // 32, 0))
+    across = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b) & ~np.asarray(cuts.copied, bool)
+    return np.where(across, slabs * cuts.tile_k / cuts.cluster_m, 0.0)
+
+
+def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
+    """Clocks in which an SM stores a tile by TMA, chunk by chunk (``Staging.chunk``)."""
+    wide = (cuts.tile_n > 64) & (cuts.tile_n % 16 == 0) & (not gemm.beta)
+    narrow = np.select([cuts.tile_n % width == 0 for width in (64, 32, 16)], [64, 32, 16], 8)
+    chunk = np.where(wide, 64, narrow)
+    clocks = c.store_chunk_clocks + 128 * chunk / c.store_chunk_bytes_per_clock
+    clocks = clocks * np.where((chunk == 8) & ~np.asarray(cuts.swap, bool), c.half_sector_store_factor, 1.0)
+    return np.where(cuts.stored, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
 
 
 def _load_clocks(cuts: Cuts, stage: Any, c: WgmmaConstants) -> Any:
