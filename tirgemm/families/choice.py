@@ -63,10 +63,10 @@ def _ranked_defaults(
 def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: Regime, count: int) -> list[Config]:
     """What is tried before anything is searched for, best first.
 
-    The best default; the ``count`` best over all families by the ranking model; the best by analytic estimates alone,
-    where those choose otherwise. Where the model does not cover a family, its default too, unless its estimate is far
-    behind. Families without a list of their own have only their defaults. With a ``count`` of 0 every family's default
-    and nothing else.
+    The best default; the ``count`` best over all families by the ranking model, or by the estimates where it covers
+    none; the best by analytic estimates alone, where those choose otherwise. Where the model does not cover a family,
+    its default too, if that is ``PROMISING``. Families without a list of their own have only their defaults. With a
+    ``count`` of 0 every family's default and nothing else.
     """
     return list(_opening(tuple(families), gemm, device.device_class, regime, count, ranking_model(device)))
 
@@ -85,15 +85,12 @@ def _opening(
     for family, (_, us) in by_estimate.items():
         if isinstance(family, WithShortlist) and us <= promising:
             lists[family.name] = family.shortlist(gemm, device, regime, count)
-    if model is not None and len(covered) > 1:
-        ranked: dict[Config, float] = {}
-        for family in covered:
-            latest = 0.0
-            for config in lists[family.name]:  # in the family's own order
-                latest = ranked[config] = max(latest, expected_time_us(family, config, gemm, device, regime, model))
-        best = sorted(ranked, key=lambda config: ranked[config])[:count]
-    else:
-        best = [config for f in covered or families if isinstance(f, WithShortlist) for config in lists[f.name]][:count]
+    ranked: dict[Config, float] = {}
+    for family in covered or [family for family in families if isinstance(family, WithShortlist)]:
+        latest = 0.0
+        for config in lists[family.name]:  # in the family's own order
+            latest = ranked[config] = max(latest, expected_time_us(family, config, gemm, device, regime, model))
+    best = sorted(ranked, key=lambda config: ranked[config])[:count]
     first, _ = min(by_estimate.values(), key=lambda pair: pair[1])
     uncovered = [family for family in by_estimate if family not in covered]
     others = [config for config, us in (by_estimate[family] for family in uncovered) if us <= promising]
