@@ -80,6 +80,10 @@ class Family(Protocol):
         """A rough analytic time in microseconds, to compare the defaults of several families."""
         ...
 
+    def __hash__(self) -> int:
+        """Families are keys of what is kept about them."""
+        ...
+
     def instantiate(self, gemm: Gemm, config: Config, device: Device) -> Program:
         """The program of one config. Raises InvalidConfig for one outside the space or rejected by a rule."""
         ...
@@ -183,8 +187,8 @@ class WithShortlist(Protocol):
     def shortlist(
         self, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
     ) -> list[Config]:
-        """At most ``count`` configs that pass every rule and cut the work in different ways, the default first; without
-        ``trained`` by the analytic estimate alone."""
+        """At most ``count`` configs that pass every rule and differ in more than their raster, most of them in how the
+        work is cut, the default first; without ``trained`` by the analytic estimate alone."""
         ...
 
 

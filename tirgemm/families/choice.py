@@ -17,8 +17,8 @@ from tirgemm.families.features import expected_us, features
 from tirgemm.gemm import Gemm, Regime
 
 # A family may be the fastest where its estimate is at most so many times the best's: in the shipped records mma's or
-# wmma's is on 95 % of the 476 problems that one of them won. No list of others is ranked, nor what the model does not
-# know tried.
+# wmma's is on 95 % of the 475 problems that one of them won. Of another only its default by the estimate counts, and
+# that is not tried where the model does not cover the family.
 PROMISING = 1.5
 # Families whose default's estimate is this many times the best's are not compared by the model, which learns nothing of
 # them (``tirgemm.tuning.search.collection`` leaves them out).
@@ -63,10 +63,10 @@ def _ranked_defaults(
 def opening(families: Sequence[Family], gemm: Gemm, device: Device, regime: Regime, count: int) -> list[Config]:
     """What is tried before anything is searched for, best first.
 
-    The best default; the ``count`` best over all families by the ranking model, or by the estimates where it covers
-    none; the best by analytic estimates alone, where those choose otherwise. Where the model does not cover a family,
-    its default too, if that is ``PROMISING``. Families without a list of their own have only their defaults. With a
-    ``count`` of 0 every family's default and nothing else.
+    The best default; the ``count`` best by the ranking model over the families that it covers, or by the estimates over
+    those that rank configs, where it covers none; the best by analytic estimates alone, where those choose otherwise;
+    the defaults of families that the model does not cover, if they are ``PROMISING``. Families without a list of their
+    own, or not ``PROMISING``, have only their default. With a ``count`` of 0 every family's default and nothing else.
     """
     return list(_opening(tuple(families), gemm, device.device_class, regime, count, ranking_model(device)))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family
 from tirgemm.families.common.alignment import store_width
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
 from tirgemm.families.tensorcore import default_choice
@@ -60,6 +62,14 @@ def shortlist(
     family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
 ) -> list[Config]:
     """At most ``count`` of the best cuts that pass every rule, best first. Raises Unsupported where none does."""
+    return list(_shortlist(family, gemm, device, regime, count, ranking_model(device) if trained else None))
+
+
+@lru_cache(maxsize=256)
+def _shortlist(
+    family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, model: RankingModel | None
+) -> tuple[Config, ...]:
+    """A job asks for the same one several times, some milliseconds each."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     cuts = ranked(gemm, device, regime, _cuts(device, repacked_bytes(gemm, loads(gemm)[0])), choices)
     usual = (_config(gemm, device, cut, choices) for cut in cuts)
@@ -73,7 +83,7 @@ def shortlist(
         }
         return variants_of(config, alternatives, choices)
 
-    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, trained=trained)
+    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, model)
 
 
 def _cuts(device: Device, copied: int) -> Iterator[BlockWork]:
@@ -82,10 +92,10 @@ def _cuts(device: Device, copied: int) -> Iterator[BlockWork]:
     for tile_m, tile_n, tile_k, warps_m, warps_n, most in _CUTS:
         stage = (tile_m + tile_n) * tile_k * ELEMENT_BYTES
         stages = min(_MOST_STAGES, limits.shared_per_block // stage)
-        if stages >= _LEAST_STAGES:
-            resident = min(most, limits.shared_per_sm // (stages * stage + limits.shared_reserved_per_block))
+        resident = min(most, limits.shared_per_sm // (stages * stage + limits.shared_reserved_per_block))
+        if stages >= _LEAST_STAGES and resident:
             efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
-            yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, max(1, resident), efficiency, copied)
+            yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:

@@ -13,7 +13,7 @@ from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.families.base import Family, accepted
 from tirgemm.families.common.config_columns import ConfigColumns
-from tirgemm.families.common.ranking_model import RankingModel, ranking_model
+from tirgemm.families.common.ranking_model import RankingModel
 from tirgemm.families.features import expected_us, features
 from tirgemm.families.tensorcore.estimate import BlockWork, estimate
 from tirgemm.gemm import Gemm, Regime
@@ -63,18 +63,17 @@ def shortlist(
     variants: Callable[[Config], Iterable[Config]],
     problem: tuple[Gemm, Device, Regime],
     count: int,
-    *,
-    trained: bool,
-) -> list[Config]:
+    model: RankingModel | None,
+) -> tuple[Config, ...]:
     """At most ``count`` configs of different cuts that pass every rule, best first. Raises Unsupported where none does.
 
     ``usual`` are the configs of the best-estimated cuts in that order; ``variants`` gives those of the same cut. Where
-    ``trained`` and a model covers the problem, it ranks the variants of the first cuts; elsewhere a variant stands in
-    where no usual config passes.
+    ``model`` covers the problem, it ranks the variants of the first cuts; elsewhere a variant stands in where no usual
+    config passes.
     """
     gemm, device, _ = problem
     picks: dict[int, Config] = {}
-    for number, config in _ordered(family, usual, variants, problem, ranking_model(device) if trained else None):
+    for number, config in _ordered(family, usual, variants, problem, model):
         if number in picks or config in picks.values():
             continue
         if accepted(family.rules, gemm, config, device):
@@ -85,7 +84,7 @@ def shortlist(
         raise Unsupported(
             f"{family.name} has no default for {gemm} on {device.name}: every cut of its table breaks a rule"
         )
-    return list(picks.values())
+    return tuple(picks.values())
 
 
 def _ordered(
@@ -97,9 +96,9 @@ def _ordered(
 ) -> Iterator[tuple[int, Config]]:
     """Configs with the number of their cut, best first."""
     gemm, device, regime = problem
-    known, left = list[Config](), iter(usual)
-    if model is not None and model.covers(family.name, gemm, regime):
-        known = list(islice(left, _RANKED))
+    left = iter(usual)
+    known = list(islice(left, _RANKED if model is not None and model.covers(family.name, gemm, regime) else 0))
+    if known:
         pairs = [(number, config) for number, one in enumerate(known) for config in (one, *variants(one))]
         columns = ConfigColumns.of([config for _, config in pairs])
         times = expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)

@@ -21,6 +21,7 @@ from tirgemm.families.wgmma.planning.alignment import (
     stored_by_tma,
 )
 from tirgemm.families.wgmma.planning.plan import Plan
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
@@ -63,7 +64,7 @@ class WgmmaConstants:
     store_chunk_clocks: float
     store_chunk_bytes_per_clock: float
     half_sector_store_factor: float
-    # What all SMs store of rows that TMA cannot store.
+    # What all SMs store of 16-bit rows that TMA cannot store, with the sectors of L2 that a tile's rows end within.
     misaligned_store_bytes_per_us: float
     # Power caps the clock of long sustained work: from so many microseconds on, fully after as many more.
     power_cap_from_us: float
@@ -164,10 +165,8 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
 
     # All of these overlap: the longest counts, and a little of those that come near it.
     through_l2, memory = tiles * cluster * part_steps * lines / c.l2_bytes_per_us, gemm.nbytes / bandwidth
-    if not stored_by_tma(gemm):
-        written = m * n * gemm.batch * DTYPE_BYTES[gemm.out] / c.misaligned_store_bytes_per_us
-        loads = np.maximum(loads, np.where(cuts.kernel, 0.0, written))
     loads = np.maximum(loads, waves * cuts.resident * _store_clocks(cuts, gemm, c) / clock)
+    loads = np.maximum(loads, _misaligned_bytes(cuts, gemm) / c.misaligned_store_bytes_per_us)
     longest = np.maximum(np.maximum(compute, loads), np.maximum(through_l2, memory))
     shares = _eighth(np.maximum(compute, loads) / longest) + _eighth(through_l2 / longest) + _eighth(memory / longest)
     time = c.launch_us + longest * np.sqrt(np.sqrt(np.sqrt(shares)))
@@ -218,21 +217,36 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
 
 
 def _narrow_rows(cuts: Cuts, gemm: Gemm) -> Any:
-    """Rows of narrow slabs that a block loads for one step: of the right operand, where k is not contiguous in memory
-    and its columns are no whole slabs of 128 bytes."""
+    """Rows of slabs narrower than 128 bytes (``Tile.width``) that a block loads by TMA for one step: of the right
+    operand, where k is not contiguous in memory."""
     slabs = np.where(cuts.tile_n % 32 > 0, cuts.tile_n // 16, np.where(cuts.tile_n % 64 > 0, cuts.tile_n // 32, 0))
-    across = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b) & ~np.asarray(cuts.copied, bool)
-    return np.where(across, slabs * cuts.tile_k / cuts.cluster_m, 0.0)
+    across = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b)
+    _, by_tma = _by_side(cuts, gemm, loaded_by_tma)
+    return np.where(across & (~np.asarray(cuts.copied, bool) | (by_tma > 0)), slabs * cuts.tile_k / cuts.cluster_m, 0.0)
 
 
 def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
-    """Clocks in which an SM stores a tile by TMA, chunk by chunk (``Staging.chunk``)."""
+    """Clocks in which an SM stores a tile by TMA, chunk by chunk (``Staging.chunk``); parts that a cluster adds are
+    left out."""
+    if not stored_by_tma(gemm):
+        return 0.0
     wide = (cuts.tile_n > 64) & (cuts.tile_n % 16 == 0) & (not gemm.beta)
     narrow = np.select([cuts.tile_n % width == 0 for width in (64, 32, 16)], [64, 32, 16], 8)
     chunk = np.where(wide, 64, narrow)
     clocks = c.store_chunk_clocks + 128 * chunk / c.store_chunk_bytes_per_clock
     clocks = clocks * np.where((chunk == 8) & ~np.asarray(cuts.swap, bool), c.half_sector_store_factor, 1.0)
-    return np.where(cuts.stored, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
+    by_chunks = np.asarray(cuts.stored, bool) & (np.asarray(cuts.split) == 1)
+    return np.where(by_chunks, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
+
+
+def _misaligned_bytes(cuts: Cuts, gemm: Gemm) -> Any:
+    """Bytes of D, where its 16-bit rows cannot be stored by TMA, and of the sectors of 32 bytes that a tile's rows end
+    within."""
+    if stored_by_tma(gemm) or DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
+        return 0.0
+    row = ELEMENT_BYTES * np.where(cuts.swap, 64, cuts.tile_n)
+    nbytes = ELEMENT_BYTES * gemm.m_max * gemm.n * gemm.batch
+    return np.where(cuts.kernel, 0.0, nbytes * (1 + 32 / row))
 
 
 def _load_clocks(cuts: Cuts, stage: Any, c: WgmmaConstants) -> Any:

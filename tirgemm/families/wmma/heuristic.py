@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.base import Family
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.tensorcore import default_choice
 from tirgemm.families.tensorcore.default_choice import Choices, blocks, ranked, variants_of
 from tirgemm.families.tensorcore.estimate import BlockWork, estimate
@@ -52,6 +54,14 @@ def shortlist(
     family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
 ) -> list[Config]:
     """At most ``count`` of the best cuts that pass every rule, best first. Raises Unsupported where none does."""
+    return list(_shortlist(family, gemm, device, regime, count, ranking_model(device) if trained else None))
+
+
+@lru_cache(maxsize=256)
+def _shortlist(
+    family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, model: RankingModel | None
+) -> tuple[Config, ...]:
+    """A job asks for the same one several times, some milliseconds each."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     cuts = ranked(gemm, device, regime, _cuts(gemm, device), choices)
     usual = (_config(gemm, device, cut, choices) for cut in cuts)
@@ -65,7 +75,7 @@ def shortlist(
         }
         return variants_of(config, alternatives, choices)
 
-    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, trained=trained)
+    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, model)
 
 
 def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
