@@ -228,7 +228,8 @@ def test_a_load_that_the_compiler_moved_below_a_condition_is_a_bound() -> None:
 
     def loads(text: str) -> list[AccessReport]:
         gemm = Gemm.parse(text)
-        config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(epilogue="staged")
+        tile = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "stages": 4}
+        config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(**tile, epilogue="staged", split=1, raster=1)
         (kernel, *_) = memory_of(gemm, config, _H200)
         return [a for a in kernel.accesses if a.space == "shared" and a.op == "load"]
 

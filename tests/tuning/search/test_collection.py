@@ -10,7 +10,7 @@ from tirgemm.families import supporting
 from tirgemm.families.base import WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND, PROMISING
 from tirgemm.gemm import REGIMES, Regime
-from tirgemm.tuning.search.collection import RANKED, configs_to_collect
+from tirgemm.tuning.search.collection import DEPTH, RANKED, UNRANKED, configs_to_collect
 from tirgemm.tuning.search.neighbourhood import neighbours
 
 H200 = device("sm_90a")
@@ -26,17 +26,22 @@ def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text
     assert configs == configs_to_collect(gemm, H200, regime, families, count=16, seed=1)
     times = {f.name: f.predict_us(gemm, f.default(gemm, H200, regime), H200, regime) for f in families}
     near = [family for family in families if times[family.name] <= FAR_BEHIND * min(times.values())]
+    promising = [family for family in near if times[family.name] <= PROMISING * min(times.values())]
+    ranking = [family for family in promising if isinstance(family, WithShortlist)]
     assert {config.family for config in configs} == {family.name for family in near}
     for family in near:
         own = [config for config in configs if config.family == family.name]
         assert family.default(gemm, H200, regime) in own
         assert all(rejected(family, gemm, config, H200) is None for config in own)
-        promising = times[family.name] <= PROMISING * min(times.values())
-        if promising and isinstance(family, WithShortlist):
-            assert set(family.shortlist(gemm, H200, regime, round(RANKED * len(own)))) <= set(own)
-            beyond = [config for config in own if config not in family.shortlist(gemm, H200, regime, 64)]
+        if family in ranking:
+            each = (16 - UNRANKED * (len(near) - len(ranking))) // len(ranking)
+            assert set(family.shortlist(gemm, H200, regime, round(RANKED * each))) <= set(own)
+            ranked = set(family.shortlist(gemm, H200, regime, DEPTH * each))
             first = family.shortlist(gemm, H200, regime, 4)
             around = {near for config in first for near in neighbours(config, family.space(gemm, H200))}
-            assert around & set(own) - set(first), "the ranking alone says nothing of one knob"
-            assert set(beyond) <= around
+            assert set(own) - ranked <= around
+    several = {c for seed in range(1, 6) for c in configs_to_collect(gemm, H200, regime, families, count=16, seed=seed)}
+    for family in ranking:
+        ranked = set(family.shortlist(gemm, H200, regime, 64))
+        assert {c for c in several if c.family == family.name} - ranked, "the ranking alone says nothing of one knob"
     assert configs != configs_to_collect(gemm, H200, regime, families, count=16, seed=2)

@@ -1,0 +1,80 @@
+"""Lists that ``mma`` and ``wmma`` rank, and how those of several families become one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tirgemm import Gemm
+from tirgemm.config import Config
+from tirgemm.families import family_named, supporting
+from tirgemm.families.base import Family, Rule, WithShortlist, rejected
+from tirgemm.families.choice import PROMISING, expected_time_us, opening, ranked_defaults
+from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.families.tensorcore import default_choice
+from tirgemm.hardware import named_device
+
+H200, SM_86 = named_device("sm_90a"), named_device("sm_86")
+SMALL, LARGE = Gemm.parse("64x256x256:f16:tn"), Gemm.parse("4096x4096x4096:f16:nt")
+CUT = ("tile_m", "tile_n", "warps_m", "warps_n", "split")
+
+
+def shortlist(family: Family, gemm: Gemm, count: int, *, trained: bool = True) -> list[Config]:
+    assert isinstance(family, WithShortlist)
+    return family.shortlist(gemm, H200, "sustained", count, trained=trained)
+
+
+@pytest.mark.parametrize("name", ["mma", "wmma"])
+def test_a_model_ranks_the_variants_of_cuts_and_lists_one_of_each(name: str) -> None:
+    family, model = family_named(name), ranking_model(H200)
+    assert model is not None
+    assert model.covers(name, SMALL, "sustained")
+    listed, estimated = shortlist(family, SMALL, 8), shortlist(family, SMALL, 8, trained=False)
+    assert len(set(listed)) == len(listed) == 8
+    assert all(rejected(family, SMALL, config, H200) is None for config in listed)
+    expected = [expected_time_us(family, config, SMALL, H200, "sustained", model) for config in listed]
+    assert expected[:6] == sorted(expected[:6]), "behind those of the cuts that it ranks come others"
+    assert expected[0] < expected_time_us(family, estimated[0], SMALL, H200, "sustained", model)
+    assert family.default(SMALL, H200, "sustained") == listed[0]
+    estimates = [family.predict_us(SMALL, config, H200, "sustained") for config in estimated]
+    assert estimates == pytest.approx(sorted(estimates))
+
+
+class OnlyDirect:
+    """``mma`` with nothing but its rule that D leaves from the registers."""
+
+    name = "mma"
+    rules = (Rule("direct", lambda _, config, __: None if config["epilogue"] == "direct" else "not direct"),)
+
+
+def test_a_variant_stands_in_where_no_usual_config_passes() -> None:
+    usual = shortlist(family_named("mma"), LARGE, 3, trained=False)
+    assert {config["epilogue"] for config in usual} == {"staged"}
+
+    def variants(config: Config) -> list[Config]:
+        return [config.with_(epilogue="direct")]
+
+    only_direct: Family = OnlyDirect()  # type: ignore[assignment]
+    made = default_choice.shortlist(only_direct, usual, variants, (LARGE, H200, "sustained"), 2, None)
+    assert made == tuple(config.with_(epilogue="direct") for config in usual[:2])
+
+
+def test_only_families_that_may_be_the_fastest_are_ranked_by_the_model() -> None:
+    for gemm, promising in ((SMALL, True), (LARGE, False)):
+        families = supporting(gemm, H200)
+        defaults = {family.name: config for family, config in ranked_defaults(families, gemm, H200, "sustained")}
+        mma = family_named("mma")
+        estimated = {f.name: shortlist(f, gemm, 1, trained=False)[0] for f in families if isinstance(f, WithShortlist)}
+        times = {name: family_named(name).predict_us(gemm, c, H200, "sustained") for name, c in estimated.items()}
+        assert (times["mma"] <= PROMISING * min(times.values())) is promising
+        assert defaults["mma"] == (mma.default(gemm, H200, "sustained") if promising else estimated["mma"])
+        listed = [c for c in opening(families, gemm, H200, "sustained", 8) if c.family == "mma"]
+        assert (len(listed) > 1) is promising
+
+
+def test_without_a_model_lists_are_merged_by_their_estimates() -> None:
+    gemm = Gemm.parse("512x512x512:f16:nt")
+    assert ranking_model(SM_86) is None
+    first = opening(supporting(gemm, SM_86), gemm, SM_86, "sustained", 8)[:8]
+    assert {config.family for config in first} == {"mma", "wmma"}
+    times = [family_named(config.family).predict_us(gemm, config, SM_86, "sustained") for config in first]
+    assert times == pytest.approx(sorted(times))

@@ -1,0 +1,65 @@
+"""What the analytic estimate of ``wgmma`` counts of narrow rows, chunks and misaligned outputs."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tirgemm import Gemm
+from tirgemm.families.wgmma import Wgmma, estimate
+from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts
+from tirgemm.families.wgmma.planning.staging import Staging
+from tirgemm.families.wgmma.planning.tile import Tile
+from tirgemm.families.wgmma.space import TILES_N
+from tirgemm.hardware import named_device
+
+H200 = named_device("sm_90a")
+
+
+def cuts(*, swap: int = 0, copied: bool = False, cluster_m: int = 1, split: int = 1) -> Cuts:
+    """One for each of ``TILES_N``, 128 rows high, 64 of k a step."""
+    tiles = np.array(TILES_N)
+    return Cuts(128, tiles, 64, 4, False, 1, cluster_m, 1, swap, split, False, True, copied)
+
+
+@pytest.mark.parametrize(("layout", "swap", "peers"), product(("nt", "nn", "tn", "tt"), (0, 1), (1, 2)))
+def test_rows_narrower_than_128_bytes_are_counted_as_tiles_are_laid_out(layout: str, swap: int, peers: int) -> None:
+    gemm = Gemm(4096, 4096, 4096, layout=layout)
+    k_major = not gemm.trans_a if swap else gemm.trans_b
+    rows = estimate._narrow_rows(cuts(swap=swap, cluster_m=peers), gemm)
+    for tile_n, counted in zip(TILES_N, np.broadcast_to(rows, len(TILES_N)).tolist(), strict=True):
+        # Eight columns across are no tile: wgmma reads sixteen.
+        if k_major or tile_n % 16 == 0:
+            tile = Tile(k_major, tile_n, 64, peers=1)
+            assert counted == (tile.slabs * tile.rows / peers if tile.width < 64 else 0)
+
+
+def test_what_threads_copy_has_no_rows_of_tma() -> None:
+    odd = Gemm.parse("1021x1021x1021:f16:nn")
+    assert not np.any(estimate._narrow_rows(cuts(copied=True), odd))
+    assert np.any(estimate._narrow_rows(cuts(), odd)), "a copy to aligned rows is loaded by TMA"
+    only_a = Gemm.parse("1024x1024x1021:f16:nn")
+    assert np.any(estimate._narrow_rows(cuts(copied=True), only_a)), "B is loaded by TMA"
+
+
+@pytest.mark.parametrize(("swap", "beta"), product((0, 1), (False, True)))
+def test_stores_take_the_chunks_that_tiles_are_staged_in(swap: int, beta: bool) -> None:
+    c = CONSTANTS["sustained"]
+    clocks = estimate._store_clocks(cuts(swap=swap), Gemm(4096, 4096, 64, beta=beta), c)
+    for tile_n, counted in zip(TILES_N, clocks.tolist(), strict=True):
+        staging = Staging(tile_n, 1, bool(swap), used=True, reads_c=beta, vector=8)
+        of_chunk = c.store_chunk_clocks + 64 * 2 * staging.chunk / c.store_chunk_bytes_per_clock
+        factor = c.half_sector_store_factor if 2 * staging.shape[1] == 16 else 1.0
+        assert counted == pytest.approx(2 * len(staging.chunks) * of_chunk * factor)
+    assert not np.any(estimate._store_clocks(cuts(split=2), Gemm(4096, 4096, 64), c))
+    assert not np.any(estimate._store_clocks(cuts(), Gemm(4096, 4095, 64), c))
+
+
+@pytest.mark.parametrize("text", ["3000x3001x128:f16:nt", "8893x8819x106:f16:nt", "4096x4095x64:bf16:nn"])
+def test_misaligned_outputs_leave_in_wide_tiles(text: str) -> None:
+    """All that stores are bound by ties otherwise, and the smallest tile would be the first."""
+    first, *_ = Wgmma().shortlist(Gemm.parse(text), H200, "sustained", 1, trained=False)
+    assert first["tile_n"] >= 128
+    assert not first["swap"]
