@@ -16,8 +16,10 @@ from tests.helpers.scripts import script
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tirgemm import Gemm
 from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.families import family_named
 from tirgemm.gemm import Range, regime_named
-from tirgemm.tuning.records import CandidateKey, SampleSet, Status
+from tirgemm.hardware import named_device
+from tirgemm.tuning.records import Candidate, CandidateKey, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.offer import Offer, same_environment
 from tirgemm.tuning.shipped_kernel import TRIED, offered_configs
@@ -207,6 +209,20 @@ def test_the_script_keeps_more_samples_of_what_may_be_chosen_than_of_what_is_onl
     assert [len(one.samples_us) for one in kept] == [7, 7, 3]
     assert [one.median_us for one in kept] == pytest.approx([one.median_us for one in taken])
     assert ["power_w" in one.conditions for one in kept] == [True, True, False]
+
+
+def test_the_script_leaves_out_what_something_else_disturbed() -> None:
+    module: Any = script("scripts/ship_records.py")
+    h200, family, gemm = named_device("sm_90a"), family_named("mma"), Gemm.parse("803x88x1530:bf16:tt")
+    default = family.default(gemm, h200, "sustained")
+    us = family.predict_us(gemm, default, h200, "sustained")
+    devices = {(h200.key, h200.fingerprint): h200}
+    for times_as_long, disturbed in ((2, False), (50, False), (70, True)):
+        taken = (SampleSet((times_as_long * us,) * 3),)
+        took = Candidate(gemm, h200.key, "sustained", default, Status.MEASURED, sample_sets=taken)
+        assert took.search_us is not None
+        assert module._disturbed(took, devices) is disturbed
+        assert not module._disturbed(took, {}), "nobody can say"
 
 
 # -- the layer -------------------------------------------------------------------------------------
