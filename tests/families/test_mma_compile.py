@@ -142,7 +142,7 @@ def test_offsets_that_only_copies_and_parts_bring_beyond_32_bits_are_wide(text: 
 )
 def test_rows_far_apart_or_of_unknown_length_have_addresses_as_indices(text: str, wide: str, narrow: str) -> None:
     """What is behind an address is counted in 32 bits, and must be known."""
-    _, binary = _compiled(Gemm.parse(text), "sm_90a")
+    _, binary = _compiled(Gemm.parse(text), "sm_90a", tile_m=32, tile_n=32, warps_m=2, warps_n=2, split=1, raster=1)
     lines = [line for line in binary.sources["kernel.cu"].splitlines() if "tirgemm_cp_async_16" in line]
     origins = {
         name: [line.partition(f"&({name}_ptr[")[0] for line in lines if f"&({name}_ptr[" in line]
