@@ -1,6 +1,6 @@
-"""Kernel providers: the interface through which PyTorch layers look up and prepare compiled GEMM kernels.
+"""``KernelSource``: the protocol by which PyTorch layers look up compiled GEMM kernels and have missing ones compiled.
 
-The protocol is ``KernelSource``. ``LocalKernels`` (a local database with the shipped records), ``DependentKernels`` and
+``LocalKernels`` (a local database with the shipped records), ``DependentKernels`` and
 ``ServiceKernels`` (a client of the HTTP service) implement it: ``lookup`` returns the kernel of a problem on a device,
 ``prepare`` compiles missing ones in the background, as far as a ``Policy`` allows.
 """

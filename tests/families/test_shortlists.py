@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tirgemm import Gemm
@@ -10,6 +12,7 @@ from tirgemm.families import family_named, supporting
 from tirgemm.families.base import Family, Rule, WithShortlist, rejected
 from tirgemm.families.choice import PROMISING, expected_time_us, opening, ranked_defaults
 from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.families.mma import Mma
 from tirgemm.families.tensorcore import default_choice
 from tirgemm.hardware import named_device
 
@@ -39,10 +42,9 @@ def test_a_model_ranks_the_variants_of_cuts_and_lists_one_of_each(name: str) -> 
     assert estimates == pytest.approx(sorted(estimates))
 
 
-class OnlyDirect:
-    """``mma`` with nothing but its rule that D leaves from the registers."""
+class OnlyDirect(Mma):
+    """``mma`` with no rule but that D leaves from the registers."""
 
-    name = "mma"
     rules = (Rule("direct", lambda _, config, __: None if config["epilogue"] == "direct" else "not direct"),)
 
 
@@ -50,12 +52,11 @@ def test_a_variant_stands_in_where_no_usual_config_passes() -> None:
     usual = shortlist(family_named("mma"), LARGE, 3, trained=False)
     assert {config["epilogue"] for config in usual} == {"staged"}
 
-    def variants(config: Config) -> list[Config]:
-        return [config.with_(epilogue="direct")]
+    def cuts(*_: Any) -> default_choice.ConfigsOfCuts:
+        return default_choice.ConfigsOfCuts(iter(usual), lambda config: iter([config.with_(epilogue="direct")]))
 
-    only_direct: Family = OnlyDirect()  # type: ignore[assignment]
-    made = default_choice.shortlist(only_direct, usual, variants, (LARGE, H200, "sustained"), 2, None)
-    assert made == tuple(config.with_(epilogue="direct") for config in usual[:2])
+    made = default_choice.shortlist(OnlyDirect(), cuts, LARGE, H200, "sustained", 2, trained=False)
+    assert made == [config.with_(epilogue="direct") for config in usual[:2]]
 
 
 def test_only_families_that_may_be_the_fastest_are_ranked_by_the_model() -> None:

@@ -89,6 +89,9 @@ class FamilyContract:
     random_configs: ClassVar[int] = 2
     """Random configs run per small problem, besides the default."""
 
+    def forget(self) -> None:
+        """Empty what the family keeps of defaults that it has chosen."""
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test per small problem, so that a failure names its problem."""
         if "small_gemm" in metafunc.fixturenames:
@@ -176,6 +179,7 @@ class FamilyContract:
             configs, taken, work, took = set(), [], [], math.inf
             # The best of twenty tries tells a slow default from slow moments; most need no more than three.
             while len(taken) < 3 or (took >= self.default_limit_s and len(taken) < 20):
+                self.forget()
                 began = time.process_time()
                 configs.add(self.default(gemm))
                 taken.append(time.process_time() - began)

@@ -16,6 +16,7 @@ from tirgemm.families.base import Program
 from tirgemm.families.mma import Mma
 from tirgemm.families.mma import program as programs
 from tirgemm.families.mma.schedule import SYMBOL, scheduled
+from tirgemm.families.tensorcore import default_choice
 from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
@@ -35,6 +36,9 @@ class MmaContract(ComputedContract):
     gemms = (*GEMMS, "64x4098x1026:f16:nn:acc=f16")
     small_gemms = SMALL_GEMMS
     random_configs = 1
+
+    def forget(self) -> None:
+        default_choice._shortlist.cache_clear()
 
     @pytest.fixture(autouse=True)
     def meant(self, monkeypatch: pytest.MonkeyPatch) -> None:

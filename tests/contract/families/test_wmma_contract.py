@@ -14,6 +14,7 @@ from tests.contract.families.family_contract import ComputedContract
 from tests.contract.families.tensorcore_problems import GEMMS, SMALL_GEMMS
 from tirgemm.detect import device
 from tirgemm.families.base import Program
+from tirgemm.families.tensorcore import default_choice
 from tirgemm.families.tensorcore import program as assembled
 from tirgemm.families.wmma import Wmma
 from tirgemm.families.wmma import program as programs
@@ -37,6 +38,9 @@ class WmmaContract(ComputedContract):
 
     cuts: ClassVar[list[tuple[Program, WmmaTiling]]] = []
     """What every program is cut as, so that its meaning can be run; the programs are shared by tests."""
+
+    def forget(self) -> None:
+        default_choice._shortlist.cache_clear()
 
     @pytest.fixture(autouse=True)
     def meant(self, monkeypatch: pytest.MonkeyPatch) -> None:

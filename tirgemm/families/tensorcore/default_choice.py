@@ -4,7 +4,9 @@ estimate and, where one was trained, by a ranking model, which chooses each cut'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice, product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.families.base import Family, accepted
 from tirgemm.families.common.config_columns import ConfigColumns
-from tirgemm.families.common.ranking_model import RankingModel
+from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.features import expected_us, features
 from tirgemm.families.tensorcore.estimate import BlockWork, estimate
 from tirgemm.gemm import Gemm, Regime
@@ -57,23 +59,41 @@ def variants_of(config: Config, alternatives: Mapping[str, Iterable[Value]], cho
                 yield other
 
 
+class ConfigsOfCuts(NamedTuple):
+    """Of a problem the ``usual`` config of each cut, the best-estimated first, and what gives the ``variants`` of one:
+    configs that cut the work in the same way."""
+
+    usual: Iterator[Config]
+    variants: Callable[[Config], Iterator[Config]]
+
+
+CutTable = Callable[[Gemm, Device, Regime], ConfigsOfCuts]
+
+
 def shortlist(
+    family: Family, table: CutTable, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool
+) -> list[Config]:
+    """At most ``count`` configs of different cuts that pass every rule, best first. Raises Unsupported where none does.
+
+    Where ``trained`` and a model covers the problem, it ranks the variants of the first cuts; elsewhere a variant
+    stands in where no usual config passes.
+    """
+    return list(_shortlist(family, table, gemm, device, regime, count, ranking_model(device) if trained else None))
+
+
+@lru_cache(maxsize=512)
+def _shortlist(
     family: Family,
-    usual: Iterable[Config],
-    variants: Callable[[Config], Iterable[Config]],
-    problem: tuple[Gemm, Device, Regime],
+    table: CutTable,
+    gemm: Gemm,
+    device: Device,
+    regime: Regime,
     count: int,
     model: RankingModel | None,
 ) -> tuple[Config, ...]:
-    """At most ``count`` configs of different cuts that pass every rule, best first. Raises Unsupported where none does.
-
-    ``usual`` are the configs of the best-estimated cuts in that order; ``variants`` gives those of the same cut. Where
-    ``model`` covers the problem, it ranks the variants of the first cuts; elsewhere a variant stands in where no usual
-    config passes.
-    """
-    gemm, device, _ = problem
+    """A job asks for the same one several times, some milliseconds each."""
     picks: dict[int, Config] = {}
-    for number, config in _ordered(family, usual, variants, problem, model):
+    for number, config in _ordered(family, table(gemm, device, regime), (gemm, device, regime), model):
         if number in picks or config in picks.values():
             continue
         if accepted(family.rules, gemm, config, device):
@@ -88,24 +108,19 @@ def shortlist(
 
 
 def _ordered(
-    family: Family,
-    usual: Iterable[Config],
-    variants: Callable[[Config], Iterable[Config]],
-    problem: tuple[Gemm, Device, Regime],
-    model: RankingModel | None,
+    family: Family, cuts: ConfigsOfCuts, problem: tuple[Gemm, Device, Regime], model: RankingModel | None
 ) -> Iterator[tuple[int, Config]]:
     """Configs with the number of their cut, best first."""
     gemm, device, regime = problem
-    left = iter(usual)
-    known = list(islice(left, _RANKED if model is not None and model.covers(family.name, gemm, regime) else 0))
+    known = list(islice(cuts.usual, _RANKED if model is not None and model.covers(family.name, gemm, regime) else 0))
     if known:
-        pairs = [(number, config) for number, one in enumerate(known) for config in (one, *variants(one))]
+        pairs = [(number, config) for number, one in enumerate(known) for config in (one, *cuts.variants(one))]
         columns = ConfigColumns.of([config for _, config in pairs])
         times = expected_us(gemm, columns, features(gemm, columns, device, regime, family), regime, model)
         # Ties by their order, and in fp32: the last bits depend on this machine's vector instructions.
         yield from (pairs[place] for place in np.argsort(times.astype(np.float32), kind="stable"))
     others = list[tuple[int, Config]]()
-    for number, one in enumerate(left, len(known)):
+    for number, one in enumerate(cuts.usual, len(known)):
         others.append((number, one))
         yield number, one
-    yield from ((number, config) for number, one in others for config in variants(one))
+    yield from ((number, config) for number, one in others for config in cuts.variants(one))

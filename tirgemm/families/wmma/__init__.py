@@ -11,6 +11,7 @@ from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits, Program, SharedTile, require_valid
 from tirgemm.families.summation import refused_rows
+from tirgemm.families.tensorcore.default_choice import shortlist
 from tirgemm.families.tensorcore.estimate import load_waits
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.families.wmma import heuristic
@@ -39,7 +40,7 @@ class Wmma:
     def shortlist(
         self, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
     ) -> list[Config]:
-        return heuristic.shortlist(self, gemm, device, regime, count, trained=trained)
+        return shortlist(self, heuristic.configs_of_cuts, gemm, device, regime, count, trained=trained)
 
     def predict_us(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
         return heuristic.predict_us(gemm, config, device, regime)

@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
-from tirgemm.families.base import Family
-from tirgemm.families.common.ranking_model import RankingModel, ranking_model
-from tirgemm.families.tensorcore import default_choice
-from tirgemm.families.tensorcore.default_choice import Choices, blocks, ranked, variants_of
+from tirgemm.families.tensorcore.default_choice import Choices, ConfigsOfCuts, blocks, ranked, variants_of
 from tirgemm.families.tensorcore.estimate import BlockWork, estimate
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
 from tirgemm.families.wmma.space import space, tiling
@@ -50,18 +46,8 @@ _PLACES = 8
 _SHARE = 0.95
 
 
-def shortlist(
-    family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, *, trained: bool = True
-) -> list[Config]:
-    """At most ``count`` of the best cuts that pass every rule, best first. Raises Unsupported where none does."""
-    return list(_shortlist(family, gemm, device, regime, count, ranking_model(device) if trained else None))
-
-
-@lru_cache(maxsize=256)
-def _shortlist(
-    family: Family, gemm: Gemm, device: Device, regime: Regime, count: int, model: RankingModel | None
-) -> tuple[Config, ...]:
-    """A job asks for the same one several times, some milliseconds each."""
+def configs_of_cuts(gemm: Gemm, device: Device, regime: Regime) -> ConfigsOfCuts:
+    """The usual configs of the table's cuts and of their splits of k, and what else a model chooses among."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
     cuts = ranked(gemm, device, regime, _cuts(gemm, device), choices)
     usual = (_config(gemm, device, cut, choices) for cut in cuts)
@@ -75,7 +61,7 @@ def _shortlist(
         }
         return variants_of(config, alternatives, choices)
 
-    return default_choice.shortlist(family, usual, variants, (gemm, device, regime), count, model)
+    return ConfigsOfCuts(usual, variants)
 
 
 def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
