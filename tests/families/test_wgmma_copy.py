@@ -89,7 +89,7 @@ def drawn(seed: int) -> tuple[Copies, tuple[int, int], int, int, int]:
     rng = random.Random(seed)
     k_major, nbytes, by_elements = bool(seed & 1), (4, 8)[seed >> 1 & 1], seed % 5 == 0
     nbytes = 8 if by_elements else nbytes
-    extent = rng.choice((8, 24, 64, 128, 200, 256) if k_major else (16, 32, 64, 96, 112, 192))
+    extent = rng.choice((8, 24, 64, 128, 200, 256) if k_major else (16, 24, 32, 64, 96, 112, 136, 192))
     tile = Tile(k_major, extent, rng.choice((64, 128)), 1)
     tile_rows, tile_columns = (tile.extent, tile.tile_k) if k_major else (tile.tile_k, tile.extent)
     rows, columns = rng.randrange(1, 3 * tile_rows), rng.randrange(1, 3 * tile_columns)
@@ -98,7 +98,7 @@ def drawn(seed: int) -> tuple[Copies, tuple[int, int], int, int, int]:
     step = 1 if by_elements else nbytes // ELEMENT_BYTES
     columns = -(-columns // step) * step
     ld = columns + step * rng.randrange(4)
-    shape = Copies(tile, nbytes, rows % tile_rows != 0, columns % tile_columns != 0, by_elements)
+    shape = Copies(tile, nbytes, rows % tile_rows != 0, columns % tile_columns != 0 or tile.overhangs, by_elements)
     row0 = tile_rows * rng.randrange(1 - (-rows // tile_rows) if shape.beyond_rows else rows // tile_rows)
     column0 = tile_columns * rng.randrange(-(-columns // tile_columns))
     return shape, (rows, columns), ld, row0, column0
@@ -218,7 +218,7 @@ def built(cut: Plan) -> tuple[str, Cubin]:
     params = cuda.checked_launch(written, host).kernels[0].params
     for operand in ("a", "b"):
         kind = Pointer if cut.loads.copied[operand] else TensorMap
-        assert [type(p) for p in params if isinstance(p, Pointer | TensorMap) and p.name == operand] == [kind]
+        assert {type(p) for p in params if isinstance(p, Pointer | TensorMap) and p.name == operand} == {kind}
     return source, compile_source(source, H200.arch)
 
 
@@ -236,7 +236,7 @@ def test_kernel_that_copies_compiles_without_spills_or_serialised_wgmmas(text: s
     # Between waiting for a stage and reading it by wgmma a consumer makes the copies visible.
     assert re.search(r"fence_proxy_\w*async\w*\(\);\s+tvm_builtin_ptx_wgmma_fence_\w+\(\);", source)
     counts = set(re.findall(r"mbarrier_init_\w+\(.*\(uint\)(\d+)\);", source))
-    assert str(COPYING_THREADS + (cut.loads.tma_bytes > 0)) in counts
+    assert str(COPYING_THREADS + cut.loads.uses_tma) in counts
 
 
 def test_source_has_one_copy_for_each_place_of_the_model() -> None:

@@ -30,10 +30,16 @@ def test_rows_narrower_than_128_bytes_are_counted_as_tiles_are_laid_out(layout: 
     k_major = not gemm.trans_a if swap else gemm.trans_b
     rows = estimate._narrow_rows(cuts(swap=swap, cluster_m=peers), gemm)
     for tile_n, counted in zip(TILES_N, np.broadcast_to(rows, len(TILES_N)).tolist(), strict=True):
-        # Eight columns across are no tile: wgmma reads sixteen.
-        if k_major or tile_n % 16 == 0:
-            tile = Tile(k_major, tile_n, 64, peers=1)
-            assert counted == (tile.slabs * tile.rows / peers if tile.width < 64 else 0)
+        tile = Tile(k_major, tile_n, 64, peers=1)
+        assert counted == (tile.slabs * tile.rows / peers if tile.width < 64 else 0)
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+def test_all_columns_of_a_slab_are_loaded(layout: str) -> None:
+    gemm = Gemm(4096, 4096, 4096, layout=layout)
+    counted = estimate.loaded_columns(np.array(TILES_N), 0, gemm)
+    for tile_n, columns in zip(TILES_N, counted.tolist(), strict=True):
+        assert columns * 64 == Tile(gemm.trans_b, tile_n, 64, peers=1).elements
 
 
 def test_what_threads_copy_has_no_rows_of_tma() -> None:

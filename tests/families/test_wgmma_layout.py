@@ -15,7 +15,7 @@ from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 TILES = [
     Tile(k_major=k_major, extent=extent, tile_k=tile_k, peers=peers)
     for k_major in (True, False)
-    for extent in (16, 32, 64, 96, 160, 192, 256)
+    for extent in (16, 24, 32, 64, 80, 96, 136, 160, 176, 192, 256)
     for tile_k in (64, 128)
     for peers in (1, 2)
 ]

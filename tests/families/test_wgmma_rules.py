@@ -11,11 +11,11 @@ import pytest
 from tests.helpers.wgmma_paths import plan_of
 from tirgemm.config import Value
 from tirgemm.errors import InvalidConfig
-from tirgemm.expr import evaluate
+from tirgemm.expr import M, ceildiv, evaluate
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
 from tirgemm.families.wgmma import Wgmma, heuristic
-from tirgemm.families.wgmma.planning.maps import load_map, store_map
+from tirgemm.families.wgmma.planning.maps import edge_map, load_map, store_map
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -62,7 +62,7 @@ def cut(text: str, **changes: Value) -> Plan:
         ("1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
         ("1..1024x1024x4096:f16:nt", {"schedule": "pingpong"}, "schedule", "one tile"),
         ("50x4096x4096:f16:nt", {"group": 1}, "tile", "64 is enough"),
-        ("4096x104x4096:f16:nt", {"tile_n": 160}, "tile", "112 is enough"),
+        ("4096x104x4096:f16:nt", {"tile_n": 160}, "tile", "104 is enough"),
         ("4096x4096x4096:f16:nt", {"split": 2, "epilogue": "direct"}, "split", "without split"),
         ("512x512x512:f16:nt", {"split": 4, "epilogue": "direct", "group": 4, "stages": 2}, "split", "2 of 8"),
         (
@@ -87,7 +87,7 @@ def cut(text: str, **changes: Value) -> Plan:
         ),
         ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 32, "group": 1}, "tile", "16 is enough"),
         ("16x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "16"),
-        ("24x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "no multiple of 16"),
+        ("24x8712x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, None, ""),
         ("128x4096x4096:f16:nt", {"reduction": "kernel", "group": 1}, "split", "no parts"),
         ("128x576x8192:f16:nt", {"split": 16, "tile_n": 192, "group": 1}, "split", "8 blocks of a cluster"),
         ("128x4096x4096:f16:nt", {"split": 2, "tile_n": 256, "stages": 2, "group": 1}, "split", "131072 bytes"),
@@ -217,30 +217,62 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
         2,
     )
     few = load_map(cut("1..9x520x264:f16:nt", tile_m=64), "a")
-    assert [evaluate(d, 5) for d in few.dims] == [264, 5]
-    assert (few.box_at(5), few.box_at(9)) == ((64, 8), (64, 16))
+    assert (few.dims, few.box) == ((264, M), (64, 16))
     d = store_map(cut("1000x520x264:f16:nt", tile_n=96))
     assert (d.dims, d.box, d.swizzle) == ((520, 1000), (64, 64), 3)
     swapped = cut("100x520x264:f16:nt", swap=1, tile_n=104)
-    assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 104), (64, 128))
-    assert store_map(swapped).box == (64, 8)
+    assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 100), (64, 128))
+    assert store_map(swapped).box == (64, 64)
 
 
-def test_a_range_loads_no_rows_beyond_m_but_whole_boxes_where_blocks_share_them_or_m_is_never_so_small() -> None:
+def test_of_a_tile_that_reaches_beyond_its_matrix_only_rows_inside_are_loaded() -> None:
+    edge = cut("1000x520x264:f16:nt", tile_m=128, tile_n=96)
+    assert (edge.loads.inside("a"), edge.loads.inside("b")) == (None, None)
+    a, b = (edge_map(edge, operand) for operand in ("a", "b"))
+    assert a is not None
+    assert b is not None
+    assert (a.box, b.box) == ((64, 1000 % 128), (64, 520 % 96))
+    assert (load_map(edge, "a").box, load_map(edge, "b").box) == ((64, 128), (64, 96))
+    whole = cut("1024x520x264:f16:nt", tile_n=40)
+    assert (whole.loads.inside("a"), whole.loads.inside("b")) == (128, 40)
+    assert (edge_map(whole, "a"), edge_map(whole, "b")) == (None, None)
+    only = cut("100x520x264:f16:nt", swap=1, tile_n=104)
+    assert (only.loads.inside("a"), load_map(only, "a").box, edge_map(only, "a")) == (100, (64, 100), None)
+
+
+def test_blocks_that_share_a_tile_load_what_is_inside_of_their_parts() -> None:
+    shared = cut("1000x520x264:f16:nt", cluster_m=2, tile_n=64)
+    edge = edge_map(shared, "b")
+    assert edge is not None
+    # Of the last eight rows the first block loads all: a part is 32.
+    assert (edge.box, shared.loads.rows_loaded("b")) == ((64, 8), 32)
+    whole_parts = cut("1000x544x264:f16:nt", cluster_m=2, tile_n=64)
+    assert (whole_parts.loads.inside("b"), edge_map(whole_parts, "b")) == (None, None)
+    beside = cut("640x512x264:f16:nt", cluster_m=2, tile_n=64)
+    assert (beside.loads.inside("a"), edge_map(beside, "a")) == (None, None), "every other tile of the last cluster"
+
+
+def test_all_is_loaded_where_tiles_of_both_operands_are_shared() -> None:
+    both = cut("1000x520x264:f16:nt", cluster_m=2, cluster_n=2, tile_n=64)
+    assert [both.loads.inside(operand) for operand in ("a", "b")] == [128, 64]
+    assert [edge_map(both, operand) for operand in ("a", "b")] == [None, None]
+
+
+def test_of_columns_that_are_contiguous_in_memory_whole_slabs_are_loaded() -> None:
+    across = cut("1000x520x264:f16:nn", tile_n=192)
+    assert (across.loads.inside("b"), edge_map(across, "b")) == (None, None)
+    sizes = [across.loads.tma_bytes("b", inside, ceildiv) for inside in (192, 136, 128, 64, 1, 0)]
+    assert [size // (64 * 64 * 2) for size in sizes] == [3, 3, 2, 1, 1, 0]
+
+
+def test_a_range_loads_no_rows_beyond_m() -> None:
     few = cut("1..64x520x264:f16:nt", tile_n=64, tile_k=64, swap=1)
-    assert [evaluate(few.loads.rows_loaded("a"), m) for m in (1, 8, 9, 33, 64)] == [8, 8, 16, 40, 64]
-    assert [evaluate(few.loads.tma_bytes, m) - 128 * evaluate(few.loads.rows_loaded("a"), m) for m in (1, 64)] == [
-        few.left.nbytes
-    ] * 2
+    assert few.loads.inside("a") is None
+    edge = edge_map(few, "a")
+    assert edge is not None
+    assert [edge.box_at(m) for m in (1, 8, 9, 33, 63)] == [(64, m) for m in (1, 8, 9, 33, 63)]
+    assert edge.box_at(64) == (64, 1), "not used; a box has a row at least"
     assert few.loads.rows_loaded("b") == 128
-    for text, changes in (
-        ("57..64x520x264:f16:nt", {"tile_n": 64, "swap": 1}),
-        ("1..64x520x264:f16:tn", {"tile_n": 64, "swap": 1}),
-        ("1..300x520x264:f16:nt", {"tile_n": 64, "swap": 1, "cluster_m": 2}),
-    ):
-        whole = cut(text, **changes)
-        assert whole.loads.rows_loaded("a") == whole.right.rows_loaded
-        assert whole.loads.tma_bytes == whole.memory.stage_bytes
 
 
 def test_rows_of_a_that_are_not_loaded_are_inside_shared_memory() -> None:

@@ -39,7 +39,7 @@ from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
 from tirgemm.families.base import OutputTile
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
-from tirgemm.launch import KernelLaunch, Launch, TensorMap
+from tirgemm.launch import KernelLaunch, Launch
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -254,7 +254,7 @@ def explain_launch(
         measured.time.clock_mhz if measured.time else None,
         code.missing,
     )
-    made = _with_roofline(_with_tiles(made), launch, functions, measured)
+    made = _with_roofline(_with_tiles(made), functions, measured)
     waves = made.main.waves
     return replace(made, latency=latency_of(gemm, config, device, subject.regime, waves.turns)) if waves else made
 
@@ -303,12 +303,7 @@ def _with_tiles(made: Explanation) -> Explanation:
     return replace(made, kernels=kernels)
 
 
-def _with_roofline(
-    made: Explanation,
-    launch: Launch,
-    functions: Mapping[str, Function],
-    measured: Measurements,
-) -> Explanation:
+def _with_roofline(made: Explanation, functions: Mapping[str, Function], measured: Measurements) -> Explanation:
     missing = list(made.missing)
     symbol = made.main.symbol
     if symbol not in functions:
@@ -323,7 +318,7 @@ def _with_roofline(
             made.device,
             peak,
             m=made.m,
-            moved={"l2": _l2_bytes(made, launch), "shared": _shared_bytes(made)},
+            moved={"l2": _l2_bytes(made), "shared": _shared_bytes(made)},
             measured=measured_for(measured.rates, made.gemm, functions[symbol]),
             time_us=measured.time.us if measured.time else None,
             clock_mhz=made.clock_mhz,
@@ -336,18 +331,16 @@ def _with_roofline(
     return replace(made, missing=tuple(missing), roofline=computed[0], peak_formula=computed[1])
 
 
-def _l2_bytes(made: Explanation, launch: Launch) -> float | None:
+def _l2_bytes(made: Explanation) -> float | None:
     """Bytes that pass between L2 and the SMs: sectors of the load/store unit, and TMA's boxes once an instruction."""
     total = 0.0
-    for kernel, known in zip(launch.kernels, made.kernels, strict=True):
-        maps = {p.name.removesuffix("_map"): p for p in kernel.params if isinstance(p, TensorMap)}
-        for access in known.memory.accesses:
+    for kernel in made.kernels:
+        for access in kernel.memory.accesses:
             total += _SECTOR_BYTES * access.sectors
             if access.op == "bulk" and access.space == "shared":
-                tensor = maps.get(access.operand)
-                if tensor is None:
+                if access.requests and not access.used_bytes:
                     return None
-                total += access.requests * prod(tensor.box_at(made.m)) * DTYPE_BYTES[tensor.dtype]
+                total += access.used_bytes
     return total or None
 
 

@@ -15,6 +15,7 @@ from tirgemm import expr
 from tirgemm.analysis.banks import core_matrix, wavefronts
 from tirgemm.analysis.banks.wavefronts import BankModel, bank_model
 from tirgemm.analysis.ir.expressions import LANE, WARP
+from tirgemm.analysis.ir.intrinsics import map_name
 from tirgemm.analysis.ir.patterns import LANES, Requests
 from tirgemm.analysis.ir.sites import LSU, Loop, Site, Unknown
 from tirgemm.analysis.ir.unrolled_copies import Access, accesses_of
@@ -26,7 +27,7 @@ from tirgemm.analysis.simulate.evaluate import Extents, run
 from tirgemm.analysis.simulate.shared_aliasing import operands
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidRequest
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, TensorMap
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class AccessReport:
     in the IR are the access's. ``requests`` are warp-wide ones with at least
     one active lane; ``lanes`` counts active lanes. ``wavefronts`` and ``fewest_wavefronts`` are of shared memory,
     ``sectors`` to ``aligned_bytes`` of global memory; ``looked_up_sectors`` are those that L1 counts, of a cp.async on
-    its shared side; ``aligned_bytes`` is the largest power of two, at most 128, at which
-    every request begins, 0 in shared memory. ``sampled``: scaled up from a part of the iterations.
+    its shared side; ``used_bytes`` of TMA are those of its boxes, in shared memory too; ``aligned_bytes`` is the
+    largest power of two, at most 128, at which every request begins, 0 in shared memory. ``sampled``: scaled up from a
+    part of the iterations.
     ``fate``: what the compiler made of it, and ``code`` the instructions; both empty without machine code.
     ``bound``: whether fewer may run than are counted. ``unknown``: why it is not counted, if it is not.
     """
@@ -232,12 +234,12 @@ def analyse_kernel(
         failed.setdefault(home[site], reason)
 
     run(tree.body, Extents(grid, prod(kernel.block)), report, fail)
-    tiles = {p.name: p for p in kernel.params if isinstance(p, TensorMap)}
+    boxes = _boxes(function, kernel, m)
     values = {f"blockIdx.{axis}": e for axis, e in zip("xyz", grid, strict=True)}
     tensors = operands(accesses, {**values, LANE: LANES, WARP: -(-prod(kernel.block) // LANES)})
     reports = tuple(
         replace(
-            _report(access, tallies[access], matching, failed.get(access, ""), model, tiles),
+            _report(access, tallies[access], matching, failed.get(access, ""), model, boxes),
             operand=tensors.get(access, access.first.operand),
         )
         for access in accesses
@@ -272,12 +274,34 @@ def _parameters(function: PrimFunc, kernel: KernelLaunch, m: int) -> tuple[dict[
     return sizes, names
 
 
+@dataclass(frozen=True, slots=True)
+class _TmaBox:
+    """The box of one descriptor: its sides in words, and its bytes."""
+
+    words: str
+    nbytes: int
+
+
+def _boxes(function: PrimFunc, kernel: KernelLaunch, m: int) -> dict[str, _TmaBox]:
+    """The box of each of a kernel's descriptors, by its name."""
+    boxes = {}
+    for variable, param in zip(function.params, kernel.params, strict=True):
+        if isinstance(param, TensorMap):
+            sides = " x ".join(map(expr.text, param.box))
+            words = f"boxes of {sides}, {core_matrix.described(param.swizzle)}"
+            boxes[map_name(variable)] = _TmaBox(words, prod(param.box_at(m)) * DTYPE_BYTES[param.dtype])
+    return boxes
+
+
 def _report(
-    access: Access, tally: Tally, matching: Matching, unknown: str, model: BankModel, tiles: Mapping[str, TensorMap]
+    access: Access, tally: Tally, matching: Matching, unknown: str, model: BankModel, boxes: Mapping[str, _TmaBox]
 ) -> AccessReport:
     site, form = access.first, matching.forms[access]
     shared = site.space != "global"
-
+    counted = {name: round(tally[name] * form.share) for name in _COUNTED}
+    requests = round(tally.requests * form.share)
+    if site.tensor_map in boxes:
+        counted["used_bytes"] = requests * boxes[site.tensor_map].nbytes
     width = max((w for s in access.sites for w in matching.uses.get(s, (s.width,))), default=site.width)
     return AccessReport(
         buffer=site.buffer or (f"{site.operand} tile" if shared else site.operand),
@@ -287,12 +311,12 @@ def _report(
         width=width,
         matrices=site.matrices,
         transposed=site.transposed,
-        detail=_detail(site, tiles),
+        detail=_detail(site, boxes),
         loops=tuple(_loop_name(loop) for loop in access.loops),
         trips=tuple(_trips(loop) for loop in access.loops),
         copies=len(access.sites),
-        requests=round(tally.requests * form.share),
-        **{name: round(tally[name] * form.share) for name in _COUNTED},
+        requests=requests,
+        **counted,
         aligned_bytes=0 if shared or not tally.requests else tally.aligned,
         sampled=tally.sampled,
         example=_example(site, width, tally, model),
@@ -303,14 +327,9 @@ def _report(
     )
 
 
-def _detail(site: Site, tiles: Mapping[str, TensorMap]) -> str:
-    tile = next(
-        (t for name, t in tiles.items() if site.op == "bulk" and name.removesuffix("_map") == site.operand), None
-    )
-    tile = tile or (tiles.get(site.operand) if site.op == "bulk" else None)
-    if tile is None:
-        return site.detail
-    return f"{site.detail}, boxes of {' x '.join(map(expr.text, tile.box))}, {core_matrix.described(tile.swizzle)}"
+def _detail(site: Site, boxes: Mapping[str, _TmaBox]) -> str:
+    box = boxes.get(site.tensor_map)
+    return f"{site.detail}, {box.words}" if box else site.detail
 
 
 def _loop_name(loop: Any) -> str:

@@ -62,6 +62,7 @@ class TestWgmma(FamilyContract):
         "1..8192x1032x1024:bf16:nn",
         "1x1x8:f16:nt",
         "64x64x32768:f16:tt",
+        "64x32x49152:f16:nt",
         "65536x65536x65536:f16:tn",
         "128x576x7168:f16:nt",
         "1032x96x1000:f16:nn:batch=7",

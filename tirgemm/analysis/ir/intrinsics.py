@@ -262,6 +262,11 @@ def _copy(walker: Any, call: Any) -> None:
     walker.site(into, target, "copy", "shared", width, owners=(memory,), source=_read(origin, reads))
 
 
+def map_name(variable: Any) -> str:
+    """What a descriptor is called: its parameter's name without the ending."""
+    return str(variable.name).removesuffix("_map")
+
+
 def _bulk(walker: Any, call: Any) -> None:
     """TMA: a tile between shared memory and a tensor, by the descriptor of its map."""
     pointers = [walker.pointing(a) for a in _operands(call)]
@@ -275,9 +280,9 @@ def _bulk(walker: Any, call: Any) -> None:
     walker.provenance.alias(maps[0], tensor)
     walker.provenance.move(*((maps[0], [buffer]) if store else (buffer, [maps[0]])))
     multicast = TO_SEVERAL if "multicast::cluster" in _words(call) else ""
-    walker.site(
-        buffer, address, "bulk", "shared", 0, detail=f"TMA {'store' if store else 'load'} by {tensor}{multicast}"
-    )
+    name = map_name(maps[0])
+    detail = f"TMA {'store' if store else 'load'} by {name}{multicast}"
+    walker.site(buffer, address, "bulk", "shared", 0, detail=detail, tensor_map=name)
 
 
 def _wgmma(walker: Any, call: Any) -> None:

@@ -31,7 +31,7 @@ class Site:
     ``address`` in bytes from the start of shared memory or of the tensor. ``guards`` must all hold for a lane to take
     part, besides the conditions around it. ``matrices`` and ``transposed`` are ldmatrix's and stmatrix's. ``source``:
     of the shared side of a copy, the global address. ``detail``: what else is to be said, for TMA and wgmma their shape
-    and swizzle.
+    and swizzle. ``tensor_map``: of TMA, which descriptor's box it moves.
     """
 
     order: int
@@ -46,6 +46,7 @@ class Site:
     transposed: bool = False
     source: IrExpr | None = None
     detail: str = ""
+    tensor_map: str = ""
 
     @property
     def instruction(self) -> str:

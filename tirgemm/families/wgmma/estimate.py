@@ -21,7 +21,8 @@ from tirgemm.families.wgmma.planning.alignment import (
     stored_by_tma,
 )
 from tirgemm.families.wgmma.planning.plan import Plan
-from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
+from tirgemm.families.wgmma.planning.staging import CHUNKS
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SLAB_BYTES, loaded_extent, slab_width
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
@@ -150,9 +151,10 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     beside = c.step_clocks + np.where(shared, c.multicast_step_clocks, 0.0)
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
     loaded = np.minimum(cuts.tile_m, -(-rows // 8) * 8)
-    stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + cuts.tile_n / cuts.cluster_m)
+    loaded_n = loaded_columns(cuts.tile_n, cuts.swap, gemm)
+    stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + loaded_n / cuts.cluster_m)
     lines, misaligned = (
-        2 * cuts.tile_k * (loaded / cuts.cluster_n * left + cuts.tile_n / cuts.cluster_m * right)
+        2 * cuts.tile_k * (loaded / cuts.cluster_n * left + loaded_n / cuts.cluster_m * right)
         for left, right in (_by_side(cuts, gemm, lines_of_a_row), _by_side(cuts, gemm, misaligned_to_sectors))
     )
     latency = _load_clocks(cuts, stage, c)
@@ -203,7 +205,8 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
     """What a block waits for: launches and what adding parts takes at least, and the loads of its steps."""
     c, cuts = CONSTANTS[regime], Cuts.of(cut)
     rows = gemm.n if cut.swap else gemm.m_max
-    stage = 2 * cut.tile_k * (min(cut.tile_m, -(-rows // 8) * 8) / cut.cluster_n + cut.tile_n / cut.cluster_m)
+    loaded_n = int(loaded_columns(cut.tile_n, cut.swap, gemm))
+    stage = 2 * cut.tile_k * (min(cut.tile_m, -(-rows // 8) * 8) / cut.cluster_n + loaded_n / cut.cluster_m)
     load_us = float(_load_clocks(cuts, stage, c)) / ((device.clock_mhz or 1980.0) * c.clock_share)
     launch_us = c.launch_us
     if cut.cluster.writes_partials:
@@ -216,13 +219,24 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
     return LoadWaits(launch_us, load_us, cut.stages - 1, -(-tiles // cut.cluster.parts))
 
 
+def loaded_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
+    """Columns of the right operand's tile that are loaded: whole slabs, where k is not contiguous in memory."""
+    return np.where(_right_across(swap, gemm), loaded_extent(tile_n), tile_n)
+
+
+def _right_across(swap: Any, gemm: Gemm) -> Any:
+    """Whether k is not contiguous in the right operand."""
+    return np.where(swap, gemm.trans_a, not gemm.trans_b)
+
+
 def _narrow_rows(cuts: Cuts, gemm: Gemm) -> Any:
-    """Rows of slabs narrower than 128 bytes (``Tile.width``) that a block loads by TMA for one step: of the right
+    """Rows of slabs narrower than 128 bytes (``slab_width``) that a block loads by TMA for one step: of the right
     operand, where k is not contiguous in memory."""
-    slabs = np.where(cuts.tile_n % 32 > 0, cuts.tile_n // 16, np.where(cuts.tile_n % 64 > 0, cuts.tile_n // 32, 0))
-    across = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b)
+    width = slab_width(cuts.tile_n)
+    narrow = _right_across(cuts.swap, gemm) & (width * ELEMENT_BYTES < SLAB_BYTES)
     _, by_tma = _by_side(cuts, gemm, loaded_by_tma)
-    return np.where(across & (~np.asarray(cuts.copied, bool) | (by_tma > 0)), slabs * cuts.tile_k / cuts.cluster_m, 0.0)
+    rows = loaded_extent(cuts.tile_n) // width * cuts.tile_k / cuts.cluster_m
+    return np.where(narrow & (~np.asarray(cuts.copied, bool) | (by_tma > 0)), rows, 0.0)
 
 
 def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
@@ -230,13 +244,17 @@ def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
     left out."""
     if not stored_by_tma(gemm):
         return 0.0
-    wide = (cuts.tile_n > 64) & (cuts.tile_n % 16 == 0) & (not gemm.beta)
-    narrow = np.select([cuts.tile_n % width == 0 for width in (64, 32, 16)], [64, 32, 16], 8)
-    chunk = np.where(wide, 64, narrow)
+    chunk = chunk_columns(cuts.tile_n, gemm)
     clocks = c.store_chunk_clocks + 128 * chunk / c.store_chunk_bytes_per_clock
     clocks = clocks * np.where((chunk == 8) & ~np.asarray(cuts.swap, bool), c.half_sector_store_factor, 1.0)
     by_chunks = np.asarray(cuts.stored, bool) & (np.asarray(cuts.split) == 1)
     return np.where(by_chunks, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
+
+
+def chunk_columns(tile_n: Any, gemm: Gemm) -> Any:
+    """Columns of a tile that are staged at a time (``Staging.chunk``)."""
+    fits = [(tile_n % width == 0) if gemm.beta else (tile_n >= width) for width in CHUNKS[:-1]]
+    return np.select(fits, CHUNKS[:-1], CHUNKS[-1])
 
 
 def _misaligned_bytes(cuts: Cuts, gemm: Gemm) -> Any:

@@ -19,15 +19,14 @@ from tirgemm.families.base import accepted
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
-from tirgemm.families.wgmma.estimate import Cuts, estimate_us
+from tirgemm.families.wgmma.estimate import Cuts, estimate_us, loaded_columns
 from tirgemm.families.wgmma.planning.alignment import misaligned_to_lines
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.parts import part_count
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
-from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.rules import RULES, empty_parts
 from tirgemm.families.wgmma.space import GROUPS, TILES_N, epilogues, loads, space
-from tirgemm.families.wgmma.work import cuts_of, estimates_us, side_by_side, tile_work
+from tirgemm.families.wgmma.work import cuts_of, estimates_us, side_by_side, staging_bytes, tile_work
 from tirgemm.gemm import Gemm, Regime
 
 # The knobs of the table's rows.
@@ -66,9 +65,9 @@ _PARTS = (*((s, CLUSTER) for s in (2, 3, 4, 6, 8)), *((s, KERNEL) for s in (2, 3
 _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 96, 192: 64, 256: 48}
 # The same where a block adds the parts of k in turn, which takes as many registers again.
 _WIDEST_IN_TURN = {64: 192, 128: 192, 192: 112, 256: 96}
-_MOST_STAGES = 8
-# What staged outputs and barriers take of shared memory at most.
-_STAGING_BYTES = 2 * 2 * 64 * 64 * 2 + 8 * 2 * (_MOST_STAGES + 1)
+_MOST_STAGES = 10
+# What barriers take of shared memory at most.
+_BARRIER_BYTES = 8 * 2 * (_MOST_STAGES + 1)
 # Cuts that are looked at, best-estimated first, and those of them that every raster is looked at of.
 _TRIES, _RASTERED = 256, 12
 # A raster other than the usual one has to be expected to be faster by this share: the model's errors are larger.
@@ -143,7 +142,8 @@ def _best_estimated(
     wasteful = ((cuts.tile_m > 64) & (rows <= cuts.tile_m // 2)) | ((cuts.tile_n > 16) & (columns <= cuts.tile_n // 2))
     # Half a tile of few rows for each of two blocks: far slower than estimated, as the search found.
     wasteful |= (cuts.cluster_n > 1) & (rows <= _FEW_ROWS)
-    wasteful |= _broken(cuts, gemm) | (stages < 2)
+    # Every part of k has some of it.
+    wasteful |= empty_parts(-(-gemm.k // cuts.tile_k), cuts.split) | (stages < 2)
     # The operand that threads copy is shared with no other block.
     wasteful |= cuts.copied & (cuts.cluster_m * cuts.cluster_n > 1)
     # In fp32, and ties by their place in the table: neither the last bits of an estimate nor the order in which numpy
@@ -254,7 +254,8 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     rows, columns = np.where(swap, gemm.n, gemm.m_max), np.where(swap, gemm.m_max, gemm.n)
     limits = device.limits
     limit = np.where(table["resident"] > 1, limits.shared_per_sm // 2 - 1024, limits.shared_per_block)
-    fit = (limit - _STAGING_BYTES) // (2 * tile_k * (tile_m + tile_n))
+    stage_bytes = 2 * tile_k * (tile_m + loaded_columns(tile_n, swap, gemm))
+    fit = (limit - _BARRIER_BYTES - staging_bytes(table, gemm)) // stage_bytes
     tiles = -(-rows // tile_m) * -(-columns // tile_n) * gemm.batch
     parts = side_by_side(table)
     waves = np.where(parts > 1, 1, -(-tiles // (device.units * table["resident"])))
@@ -262,17 +263,6 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     steps = -(-whole // parts) * waves
     stages: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
     return stages
-
-
-def _broken(cuts: Cuts, gemm: Gemm) -> npt.NDArray[np.bool_]:
-    """Which cuts break one of the rules that break most: one by one, that would take long.
-
-    Columns that are contiguous in memory are loaded by sixteen, and every part of k has some of it.
-    """
-    by_sixteen = np.where(cuts.swap, gemm.trans_a, not gemm.trans_b)
-    empty = empty_parts(-(-gemm.k // cuts.tile_k), cuts.split)
-    broken: npt.NDArray[np.bool_] = empty | (by_sixteen & (cuts.tile_n % MMA_K > 0))
-    return broken
 
 
 def _completed(configs: ConfigColumns, gemm: Gemm) -> ConfigColumns:

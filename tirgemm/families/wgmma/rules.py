@@ -24,7 +24,6 @@ from tirgemm.families.wgmma.planning.names import (
 from tirgemm.families.wgmma.planning.parts import invariant_summation, summation
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
-from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
@@ -115,17 +114,13 @@ def _load(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut = plan(gemm, config, device.units)
-    # Columns that are contiguous in memory are loaded by sixteen.
-    columns = TILES_N if cut.right.k_major else tuple(n for n in TILES_N if n % MMA_K == 0)
     for axis, size, tile, smaller in (
         ("m", cut.orientation.most_rows, cut.tile_m, TILES_M),
-        ("n", cut.orientation.most_columns, cut.tile_n, columns),
+        ("n", cut.orientation.most_columns, cut.tile_n, TILES_N),
     ):
         enough = [s for s in smaller if size <= s < tile]
         if enough:
             return f"tile_{axis}={tile} is more than the {size} outputs along it need: {enough[0]} is enough"
-    if not cut.right.k_major and cut.tile_n % MMA_K:
-        return f"tile_n={cut.tile_n} is no multiple of {MMA_K}, as columns that are contiguous in memory must be"
     return None
 
 

@@ -27,9 +27,12 @@ from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 TILES_M = (64, 128, 192, 256)
-TILES_N = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 136, 144, 160, 176, 192, 208, 224, 240, 256)
+TILES_N = (
+    *(8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 104, 112, 120, 128),
+    *(136, 144, 152, 160, 168, 176, 184, 192, 200, 208, 224, 240, 256),
+)
 TILES_K = (64, 128)
-_STAGES = (2, 3, 4, 5, 6, 7, 8, 10, 12)
+_STAGES = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32, 48, 64, 96, 128)
 GROUPS = (1, 4, 8, 16)
 # A part of a split with fewer steps of k than this is mostly prologue and epilogue.

@@ -10,13 +10,21 @@ import numpy.typing as npt
 from tirgemm.device import Device
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.tile_work import TileWork
-from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, cluster_slots, estimate_us
+from tirgemm.families.wgmma.estimate import (
+    CONSTANTS,
+    Cuts,
+    chunk_columns,
+    cluster_slots,
+    estimate_us,
+    loaded_columns,
+)
 from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.staging import BUFFERS
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
-from tirgemm.gemm import Gemm, Operand, Regime
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
 _CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) + 1)])
@@ -49,6 +57,19 @@ def side_by_side(configs: ConfigColumns) -> npt.NDArray[np.int64]:
     return parts
 
 
+def staging_bytes(configs: ConfigColumns, gemm: Gemm) -> Any:
+    """Bytes of shared memory through which D leaves, at most."""
+    partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
+    if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
+        return 0
+    chunk = MMA_M * chunk_columns(configs["tile_n"], gemm) * ELEMENT_BYTES
+    return np.where(partials, 0, _consumers(configs) * BUFFERS * chunk)
+
+
+def _consumers(configs: ConfigColumns) -> Any:
+    return np.where(configs["schedule"] == PINGPONG, 2, _CONSUMERS[configs["tile_m"]])
+
+
 def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:
     """Microseconds that the analytic model gives each of ``configs``."""
     return estimate_us(cuts_of(configs), gemm, device, regime)
@@ -65,7 +86,7 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
     slices = gemm.batch * np.where(cuts.kernel, split, 1)
     work = high * wide * slices
     slots = cluster_slots(cuts, cluster, device)
-    consumers = np.where(cuts.pingpong, 2, _CONSUMERS[tile_m])
+    consumers = _consumers(configs)
 
     # A wave's clusters: groups of so many along the raster's order, crossed along the other dimension.
     by_rows = configs["order"] != "n"
@@ -87,7 +108,7 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
         tile_n,
         cuts.tile_k,
         np.minimum(tile_m, -(-rows // CORE_ROWS) * CORE_ROWS) / cuts.cluster_n,
-        tile_n / cuts.cluster_m,
+        loaded_columns(tile_n, cuts.swap, gemm) / cuts.cluster_m,
         cluster,
         work,
         slots,

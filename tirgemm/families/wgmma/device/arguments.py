@@ -7,7 +7,7 @@ from typing import Any
 
 from tirgemm.expr import Dim, evaluate, make
 from tirgemm.families.common.ring_buffer import TIMELINE, RingBuffer
-from tirgemm.families.wgmma.planning.maps import load_map, store_map
+from tirgemm.families.wgmma.planning.maps import edge_map, load_map, store_map
 from tirgemm.families.wgmma.planning.names import TMA
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES, Operand, Range
@@ -45,6 +45,8 @@ class Arguments:
                 self._pointer(operand, self.gemm.span(operand), DTYPE_NAMES[self.gemm.dtype])
             else:
                 self._map(operand, load_map(self.plan, operand))
+                if (edge := edge_map(self.plan, operand)) is not None:
+                    self._map(operand, edge, "_edge")
         if self.plan.cluster.writes_partials:
             self._partials()
         else:
@@ -127,9 +129,9 @@ class Arguments:
 
     # -- declarations --------------------------------------------------------------------------
 
-    def _map(self, operand: Operand, spec: TensorMap) -> None:
-        """The descriptor of an operand, or of its copy."""
-        self.maps[operand] = self.tir.arg(f"{spec.name}_map", self.tir.handle("tensormap"))
+    def _map(self, operand: Operand, spec: TensorMap, of: str = "") -> None:
+        """The descriptor of an operand, or of its copy; ``of``: of what of it."""
+        self.maps[operand + of] = self.tir.arg(f"{spec.name}{of}_map", self.tir.handle("tensormap"))
         self.params.append(spec)
 
     def _inputs_of_epilogue(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tvm.backend.cuda.lang.pipeline import PipelineState
 from tvm.script import tirx as T
 
-from tirgemm.families.wgmma.device.producer import POLICIES, load, tile_part
+from tirgemm.families.wgmma.device.producer import POLICIES, TilePart, bytes_of_stage, load, tile_part
 from tirgemm.families.wgmma.device.recorder import recorder
 from tirgemm.families.wgmma.planning.copies import Arithmetic, copies_of
 from tirgemm.families.wgmma.planning.span_kinds import LOAD, WAIT
@@ -173,6 +173,11 @@ def _way(plan, args, shared, tiles, side, thread):
     return Copier(plan, part.operand, args, part.memory, thread) if plan.loads.copied[part.operand] else part
 
 
+def _by_tma(left, right, tiles):
+    """The operand that is loaded by TMA beside one that is copied, with its tile's first row or column."""
+    return [(part, mn) for part, mn in ((left, tiles.row0), (right, tiles.column0)) if isinstance(part, TilePart)]
+
+
 @T.inline
 def produce_by_copies(plan, args, shared, tiles, thread):
     """One warpgroup: fill stage after stage, tile after tile."""
@@ -191,7 +196,8 @@ def produce_by_copies(plan, args, shared, tiles, thread):
             record.lap(WAIT, step)
             if plan.loads.uses_tma:
                 if thread == 0:
-                    shared.ring.full.arrive(at.stage, plan.loads.tma_bytes)
+                    by_tma = T.meta_var(_by_tma(left, right, tiles))
+                    shared.ring.full.arrive(at.stage, bytes_of_stage(plan, *by_tma))
                     k = T.meta_var(tiles.first_k() + step * plan.tile_k)
                     if plan.loads.copied[plan.orientation.left_operand] == 0:
                         load(plan, left, at.stage, k, tiles.row0, tiles.matrix)

@@ -37,21 +37,60 @@ class TilePart:
 
 
 def load(plan, part, stage, k, mn, matrix):
-    """Load this block's part of a tile: for the other blocks of the cluster too that need the tile."""
-    operand, args, tile, memory, full = part.operand, part.args, part.tile, part.memory, part.full
-    shared = tile.peers > 1
-    first = part.rank * tile.rows_loaded if shared else 0
-    batched = plan.gemm.batch > 1
-    policy = plan.loads.policy(operand)
-    hint = (T.uint64(POLICIES[policy]),) if policy else ()
-    name = _LOAD.format(rank=3 if batched else 2) + (_MULTICAST if shared else "") + (_HINT if policy else "")
+    """Load this block's part of a tile: for the other blocks of the cluster too that need the tile. Of a tile that
+    reaches beyond the matrix along m or n only rows and slabs that are inside."""
+    tile, operand = part.tile, part.operand
+    first = part.rank * tile.rows_loaded if tile.peers > 1 else 0
+    within, whole = inside(plan, part, mn), plan.loads.rows_loaded(operand)
     for slab in range(tile.slabs):
         place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
-        to = memory.ptr_to([stage, slab * tile.slab + first * tile.width])
-        mask = (part.mask,) if shared else ()
-        where = (*place, matrix) if batched else place
-        tensor_map = T.address_of(args.maps[operand])
-        T.evaluate(T.ptx[name](to, tensor_map, *where, full.ptr_to([stage]), *mask, *hint))
+        box = (plan, part, stage, slab, first, place, matrix)
+        if not tile.k_major:
+            needed = within > slab * tile.width
+            if needed is True:
+                load_box(*box, operand)
+            elif needed is not False:
+                with T.If(needed), T.Then():
+                    load_box(*box, operand)
+        elif isinstance(within, int) and (tile.peers == 1 or within == tile.extent):
+            load_box(*box, operand)
+        else:
+            with T.If(within - first >= whole):
+                with T.Then():
+                    load_box(*box, operand)
+                if f"{operand}_edge" in part.args.maps:
+                    with T.Else(), T.If(within > first), T.Then():
+                        load_box(*box, f"{operand}_edge")
+
+
+def load_box(plan, part, stage, slab, first, place, matrix, name):
+    """Load one box by the tensor map ``name``: into row ``first`` of a slab, from ``place`` on."""
+    tile = part.tile
+    batched = plan.gemm.batch > 1
+    policy = plan.loads.policy(part.operand)
+    hint = (T.uint64(POLICIES[policy]),) if policy else ()
+    words = (_MULTICAST if tile.peers > 1 else "") + (_HINT if policy else "")
+    to = part.memory.ptr_to([stage, slab * tile.slab + first * tile.width])
+    mask = (part.mask,) if tile.peers > 1 else ()
+    where = (*place, matrix) if batched else place
+    load_tile = T.ptx[_LOAD.format(rank=3 if batched else 2) + words]
+    T.evaluate(load_tile(to, T.address_of(part.args.maps[name]), *where, part.full.ptr_to([stage]), *mask, *hint))
+
+
+def inside(plan, part, mn):
+    """How many outputs along the operand's side of D the tile has that begins at ``mn``."""
+    known = plan.loads.inside(part.operand)
+    if known is not None:
+        return known
+    return T.max(T.min(part.args.dim(plan.loads.outputs_along(part.operand)) - mn, part.tile.extent), 0)
+
+
+def bytes_of_stage(plan, *parts):
+    """Bytes that come by TMA for one stage, of ``parts``: each an operand's, and its tile's first row or column."""
+    return sum(
+        plan.loads.tma_bytes(part.operand, inside(plan, part, mn), lambda n, by: T.truncdiv(n + (by - 1), by))
+        for part, mn in parts
+    )
 
 
 def tile_part(plan, args, shared, tiles, side):
@@ -90,7 +129,7 @@ def produce(plan, args, shared, tiles):
         for step in T.serial(tiles.steps(), unroll=False):
             shared.ring.empty.wait(at.stage, at.phase)
             record.lap(WAIT, step)
-            shared.ring.full.arrive(at.stage, args.dim(plan.loads.tma_bytes))
+            shared.ring.full.arrive(at.stage, bytes_of_stage(plan, (left, tiles.row0), (right, tiles.column0)))
             k = T.meta_var(tiles.first_k() + step * plan.tile_k)
             load(plan, left, at.stage, k, tiles.row0, tiles.matrix)
             load(plan, right, at.stage, k, tiles.column0, tiles.matrix)

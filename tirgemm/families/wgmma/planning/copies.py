@@ -120,7 +120,8 @@ def copies_of(plan: Plan, operand: Operand) -> Copies:
     row_step, column_step = (outer, tile.tile_k) if tile.k_major else (tile.tile_k, outer)
     by_elements = plan.loads.by_elements
     nbytes = _GATHERED_BYTES if by_elements else plan.loads.copied[operand]
-    return Copies(tile, nbytes, _overhangs(rows, row_step), _overhangs(columns, column_step), by_elements)
+    beyond_columns = _overhangs(columns, column_step) or tile.overhangs
+    return Copies(tile, nbytes, _overhangs(rows, row_step), beyond_columns, by_elements)
 
 
 def _overhangs(size: Dim, step: int) -> bool:

@@ -16,6 +16,15 @@ def load_map(plan: Plan, operand: Operand) -> TensorMap:
     return _map(plan, operand, (tile.width, plan.loads.rows_loaded(operand)), tile.swizzle, plan.l2_promotion)
 
 
+def edge_map(plan: Plan, operand: Operand) -> TensorMap | None:
+    """The descriptor by which a block loads the rows that are inside of a tile that reaches beyond A or B; None where
+    that takes none of its own."""
+    rows, tile = plan.loads.edge_rows(operand), plan.loads.tile(operand)
+    if isinstance(rows, int) and rows == 0:
+        return None
+    return _map(plan, operand, (tile.width, rows), tile.swizzle, plan.l2_promotion)
+
+
 def store_map(plan: Plan) -> TensorMap:
     """The descriptor by which a consumer stores a chunk of 64 rows of its tile. What lies outside is not written."""
     rows, columns = plan.staging.shape

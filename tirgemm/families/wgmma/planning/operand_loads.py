@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tirgemm import expr
-from tirgemm.expr import Dim
+from tirgemm.expr import Dim, make
 from tirgemm.families.wgmma.planning import names
 from tirgemm.families.wgmma.planning.alignment import copied_at_once
 from tirgemm.families.wgmma.planning.orientation import Orientation
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, Tile
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, Tile
 from tirgemm.gemm import Operand
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
@@ -43,32 +44,61 @@ class OperandLoads:
         """The tile of A or B."""
         return self.left if operand == self.orientation.left_operand else self.right
 
-    def rows_loaded(self, operand: Operand) -> Dim:
-        """Rows of a slab that one block loads by TMA.
+    def outputs_along(self, operand: Operand) -> Dim:
+        """Outputs along the side of D that the operand's tiles cut."""
+        return self.orientation.rows if self._is_left(operand) else self.orientation.columns
 
-        Of A's rows, where m is a range, no more than there are, in whole core matrices: what lies outside a tensor
-        takes longer to load than what lies inside once all SMs load it. A wgmma reads old data in their place, whose
-        rows of D nobody stores.
+    def inside(self, operand: Operand) -> int | None:
+        """Outputs along that side that are loaded of every tile: all, or those inside D; None where tiles differ, or m
+        is a range.
+
+        What is outside is not loaded: TMA takes longer for rows outside a tensor than for those inside. A wgmma reads
+        old data in its place, whose outputs nobody stores. Where tiles of both operands are shared all is loaded: a
+        block that awaits nothing from some of its peers could release a stage to them twice before others do once.
         """
-        gemm, tile = self.orientation.gemm, self.tile(operand)
-        always_full = isinstance(gemm.m, int) or gemm.m_min > tile.rows_loaded - CORE_ROWS
-        if operand == "b" or always_full or not tile.k_major or tile.peers > 1 or self.copies:
-            return tile.rows_loaded
-        return expr.minimum(tile.rows_loaded, expr.make("mul", expr.ceildiv(expr.M, CORE_ROWS), CORE_ROWS))
+        outputs, extent = self.outputs_along(operand), self.tile(operand).extent
+        if self.left.peers > 1 and self.right.peers > 1:
+            return extent
+        # Blocks that share the other operand's tile have tiles side by side.
+        beside = (self.right if self._is_left(operand) else self.left).peers
+        if not isinstance(outputs, int):
+            return None
+        if outputs % (extent * beside) == 0:
+            return extent
+        return outputs if outputs < extent and beside == 1 else None
+
+    def rows_loaded(self, operand: Operand) -> int:
+        """Rows of a slab that one block loads by TMA of a tile that is inside, or of the only one."""
+        tile, inside = self.tile(operand), self.inside(operand)
+        return inside if tile.k_major and tile.peers == 1 and inside is not None else tile.rows_loaded
+
+    def edge_rows(self, operand: Operand) -> Dim:
+        """Rows of a slab that a block loads where its part of the tile is inside by some rows and not by all; 0 where
+        no part is."""
+        tile, outputs = self.tile(operand), self.outputs_along(operand)
+        if not tile.k_major or self.copied[operand] or self.inside(operand) == tile.extent:
+            return 0
+        if not isinstance(outputs, int):
+            # A box has a row at least. Where m is a multiple nothing is loaded by it.
+            return make("max", make("mod", outputs, tile.rows_loaded), 1)
+        return outputs % self.rows_loaded(operand)
+
+    def tma_bytes(self, operand: Operand, inside: Any, ceildiv: Callable[[Any, int], Any]) -> Any:
+        """Bytes that come by TMA, from all blocks that load for this one, of a tile of which so many outputs are
+        ``inside``: an integer or a TIR expression, which ``ceildiv`` divides and rounds up."""
+        tile = self.tile(operand)
+        if self.copied[operand]:
+            return 0
+        if tile.k_major:
+            return inside * (tile.slabs * tile.width * ELEMENT_BYTES)
+        return ceildiv(inside, tile.width) * (tile.slab * ELEMENT_BYTES)
+
+    def _is_left(self, operand: Operand) -> bool:
+        return operand == self.orientation.left_operand
 
     @property
     def uses_tma(self) -> bool:
         return not all(self.copied.values())
-
-    @property
-    def tma_bytes(self) -> Dim:
-        """Bytes of a stage that come by TMA, from all blocks that load for this one."""
-        total: Dim = 0
-        for operand, copied in self.copied.items():
-            tile = self.tile(operand)
-            row = tile.peers * tile.slabs * tile.width * ELEMENT_BYTES
-            total = total if copied else expr.make("add", total, expr.make("mul", self.rows_loaded(operand), row))
-        return total
 
     def policy(self, operand: Operand) -> str:
         """Eviction policy of an operand's lines in L2: the larger operand is read through, the smaller one again and

@@ -8,9 +8,9 @@ from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SWIZZLES
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
 # Widths of staged outputs.
-_CHUNKS = (64, 32, 16, 8)
+CHUNKS = (64, 32, 16, 8)
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
-_BUFFERS = 2
+BUFFERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Staging:
     @property
     def chunk(self) -> int:
         """Columns of the tile that are staged in shared memory at a time."""
-        if self.columns > _CHUNKS[0] and self.columns % _CHUNKS[2] == 0 and not self.reads_c:
-            return _CHUNKS[0]
-        return next(c for c in _CHUNKS if self.columns % c == 0)
+        if self.reads_c:
+            return next(c for c in CHUNKS if self.columns % c == 0)
+        return next(c for c in CHUNKS if c <= self.columns)
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -50,8 +50,8 @@ class Staging:
 
     @property
     def buffers(self) -> int:
-        return _BUFFERS
+        return BUFFERS
 
     @property
     def nbytes(self) -> int:
-        return self.consumers * _BUFFERS * MMA_M * self.chunk * ELEMENT_BYTES if self.used else 0
+        return self.consumers * BUFFERS * MMA_M * self.chunk * ELEMENT_BYTES if self.used else 0

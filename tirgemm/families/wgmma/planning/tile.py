@@ -29,7 +29,8 @@ class Tile:
     """``extent`` rows of m or n by ``tile_k`` of k, for one stage.
 
     Where k is contiguous in memory (``k_major``) a slab is ``extent`` rows of ``width`` of k, else ``tile_k`` rows of
-    ``width`` of m or n. ``peers`` blocks of the cluster each load an equal part of every slab's rows for all of them.
+    ``width`` of m or n, the last of which may reach beyond the tile. ``peers`` blocks of the cluster each load an equal
+    part of every slab's rows for all of them.
     Raises InvalidConfig where the parts cannot be equal.
     """
 
@@ -44,14 +45,17 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Elements of a slab's row: 128 bytes, or less where m or n is cut finer than that."""
-        if self.k_major:
-            return SLAB_BYTES // ELEMENT_BYTES
-        return next(w for w in (64, 32, 16) if self.extent % w == 0)
+        """Elements of a slab's row: 128 bytes, or less where a tile has less of m or n."""
+        return SLAB_BYTES // ELEMENT_BYTES if self.k_major else slab_width(self.extent)
 
     @property
     def slabs(self) -> int:
-        return (self.tile_k if self.k_major else self.extent) // self.width
+        return -(-(self.tile_k if self.k_major else self.extent) // self.width)
+
+    @property
+    def overhangs(self) -> bool:
+        """Whether the last slab reaches beyond the tile."""
+        return not self.k_major and self.extent % self.width > 0
 
     @property
     def rows(self) -> int:
@@ -109,6 +113,20 @@ def permuted(row: Any, unit: Any, units_of_row: int) -> Any:
     TIR expressions.
     """
     return unit ^ (row // (_PERIOD // units_of_row) % units_of_row)
+
+
+def slab_width(extent: Any) -> Any:
+    """Elements of a slab's row that holds some of so many of m or n, of one extent or of an array of them: 64, but 32
+    or 16 where these hold all in at most three quarters of the elements. TMA takes as long for a row of 32 bytes as
+    for one of 128; what a tile does not need costs bandwidth and shared memory."""
+    narrow, wide = -(-extent // 32) * 32, -(-extent // 64) * 64
+    return MMA_K << ((extent > 16) * 1 + (4 * narrow > 3 * wide))
+
+
+def loaded_extent(extent: Any) -> Any:
+    """Elements of m or n that all slabs of a tile hold where k is not contiguous."""
+    width = slab_width(extent)
+    return -(-extent // width) * width
 
 
 def units(elements: int) -> int:
