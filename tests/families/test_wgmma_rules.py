@@ -87,6 +87,8 @@ def cut(text: str, **changes: Value) -> Plan:
         ),
         ("16x4096x4096:f16:nt", {"swap": 1, "tile_n": 32, "group": 1}, "tile", "16 is enough"),
         ("16x4096x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, "tile", "16"),
+        ("117x4672x4096:f16:nt", {"swap": 1, "tile_m": 64, "tile_n": 128, "group": 1}, None, ""),
+        ("4x8704x4096:f16:tn", {"swap": 1, "tile_m": 64, "tile_n": 16, "group": 1}, None, ""),
         ("24x8712x4096:f16:tn", {"swap": 1, "tile_n": 24, "group": 1}, None, ""),
         ("128x4096x4096:f16:nt", {"reduction": "kernel", "group": 1}, "split", "no parts"),
         ("128x576x8192:f16:nt", {"split": 16, "tile_n": 192, "group": 1}, "split", "8 blocks of a cluster"),

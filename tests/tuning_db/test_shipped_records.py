@@ -79,7 +79,7 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
     device = file.devices[0]
     bench = FakeBench()
     bench.device = device
-    best = 0
+    best, answered = 0, 0
     for key, text, regime in file.places:
         candidates = file.candidates(key, text, regime)
         tuning = Tuning(Gemm.parse(text), bench, regime_named(regime))
@@ -90,7 +90,9 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
         # Of a range of m those are shipped that a kernel set is cut by.
         assert len(offered) == TRIED or (offered and isinstance(tuning.gemm.m, Range)), (text, regime)
         best += offered[0] == fastest(candidates)[0]
-    assert best > 0.95 * len(file.places)
+        answered += 1
+    assert best > 0.98 * answered
+    assert answered > 0.9 * len(file.places)
 
 
 @pytest.mark.timing

@@ -24,6 +24,7 @@ from tirgemm.families.wgmma.planning.names import (
 from tirgemm.families.wgmma.planning.parts import invariant_summation, summation
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, loaded_extent
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
@@ -33,6 +34,8 @@ from tirgemm.hardware import MAX_GRID
 MAX_SHARED_BY, MAX_SHARED_BY_ALIGNED = 8, 2
 # Tiles of this many rows and columns or fewer may leave SMs idle: nothing smaller would be better.
 _SMALLEST_M, _SMALL_N = 64, 32
+# Columns of a tile of which eight are no small part.
+_FEW_COLUMNS = 64
 # Registers of a wgmma beside its accumulators, as the assembler counts them.
 _INSTRUCTION_REGISTERS = 26
 # Registers of a producer's thread that copies by cp.async, or by elements, lest it spills; found by compiling.
@@ -119,9 +122,15 @@ def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
         ("n", cut.orientation.most_columns, cut.tile_n, TILES_N),
     ):
         enough = [s for s in smaller if size <= s < tile]
-        if enough:
+        if enough and not (axis == "n" and _hardly_wider(cut, enough[0])):
             return f"tile_{axis}={tile} is more than the {size} outputs along it need: {enough[0]} is enough"
     return None
+
+
+def _hardly_wider(cut: Plan, columns: int) -> bool:
+    """Whether tiles of so many ``columns`` would save next to nothing: the same slabs, or eight columns of many."""
+    same = not cut.right.k_major and loaded_extent(columns) == loaded_extent(cut.tile_n)
+    return same or (columns > _FEW_COLUMNS and cut.tile_n - columns <= CORE_ROWS)
 
 
 def _accumulators(gemm: Gemm, config: Config, device: Device) -> str | None:
