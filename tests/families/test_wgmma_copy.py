@@ -20,6 +20,7 @@ from tirgemm.families.base import require_valid
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.families.wgmma.planning.alignment import copy_bytes
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS, Copies, copies_of
+from tirgemm.families.wgmma.planning.maps import edge_map
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.registers import registers
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, Tile
@@ -216,9 +217,11 @@ def built(cut: Plan) -> tuple[str, Cubin]:
     written = program(cut)
     host, source = cuda.lower(written, H200.arch)
     params = cuda.checked_launch(written, host).kernels[0].params
-    for operand in ("a", "b"):
-        kind = Pointer if cut.loads.copied[operand] else TensorMap
-        assert {type(p) for p in params if isinstance(p, Pointer | TensorMap) and p.name == operand} == {kind}
+    operands: tuple[Operand, ...] = ("a", "b")
+    for operand in operands:
+        passed = [type(p) for p in params if isinstance(p, Pointer | TensorMap) and p.name == operand]
+        maps = 1 + (edge_map(cut, operand) is not None)
+        assert passed == ([Pointer] if cut.loads.copied[operand] else [TensorMap] * maps)
     return source, compile_source(source, H200.arch)
 
 

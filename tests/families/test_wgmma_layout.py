@@ -11,11 +11,12 @@ import pytest
 
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K, UNIT, Tile, permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
+from tirgemm.families.wgmma.space import TILES_N
 
 TILES = [
     Tile(k_major=k_major, extent=extent, tile_k=tile_k, peers=peers)
     for k_major in (True, False)
-    for extent in (16, 24, 32, 64, 80, 96, 136, 160, 176, 192, 256)
+    for extent in TILES_N
     for tile_k in (64, 128)
     for peers in (1, 2)
 ]

@@ -229,17 +229,17 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
 
 def test_of_a_tile_that_reaches_beyond_its_matrix_only_rows_inside_are_loaded() -> None:
     edge = cut("1000x520x264:f16:nt", tile_m=128, tile_n=96)
-    assert (edge.loads.inside("a"), edge.loads.inside("b")) == (None, None)
+    assert (edge.loads.outputs_loaded("a"), edge.loads.outputs_loaded("b")) == (None, None)
     a, b = (edge_map(edge, operand) for operand in ("a", "b"))
     assert a is not None
     assert b is not None
     assert (a.box, b.box) == ((64, 1000 % 128), (64, 520 % 96))
     assert (load_map(edge, "a").box, load_map(edge, "b").box) == ((64, 128), (64, 96))
     whole = cut("1024x520x264:f16:nt", tile_n=40)
-    assert (whole.loads.inside("a"), whole.loads.inside("b")) == (128, 40)
+    assert (whole.loads.outputs_loaded("a"), whole.loads.outputs_loaded("b")) == (128, 40)
     assert (edge_map(whole, "a"), edge_map(whole, "b")) == (None, None)
     only = cut("100x520x264:f16:nt", swap=1, tile_n=104)
-    assert (only.loads.inside("a"), load_map(only, "a").box, edge_map(only, "a")) == (100, (64, 100), None)
+    assert (only.loads.outputs_loaded("a"), load_map(only, "a").box, edge_map(only, "a")) == (100, (64, 100), None)
 
 
 def test_blocks_that_share_a_tile_load_what_is_inside_of_their_parts() -> None:
@@ -249,27 +249,44 @@ def test_blocks_that_share_a_tile_load_what_is_inside_of_their_parts() -> None:
     # Of the last eight rows the first block loads all: a part is 32.
     assert (edge.box, shared.loads.rows_loaded("b")) == ((64, 8), 32)
     whole_parts = cut("1000x544x264:f16:nt", cluster_m=2, tile_n=64)
-    assert (whole_parts.loads.inside("b"), edge_map(whole_parts, "b")) == (None, None)
+    assert (whole_parts.loads.outputs_loaded("b"), edge_map(whole_parts, "b")) == (None, None)
     beside = cut("640x512x264:f16:nt", cluster_m=2, tile_n=64)
-    assert (beside.loads.inside("a"), edge_map(beside, "a")) == (None, None), "every other tile of the last cluster"
+    assert (beside.loads.outputs_loaded("a"), edge_map(beside, "a")) == (None, None), (
+        "every other tile of the last cluster"
+    )
 
 
 def test_all_is_loaded_where_tiles_of_both_operands_are_shared() -> None:
     both = cut("1000x520x264:f16:nt", cluster_m=2, cluster_n=2, tile_n=64)
-    assert [both.loads.inside(operand) for operand in ("a", "b")] == [128, 64]
+    assert [both.loads.outputs_loaded(operand) for operand in ("a", "b")] == [128, 64]
     assert [edge_map(both, operand) for operand in ("a", "b")] == [None, None]
 
 
 def test_of_columns_that_are_contiguous_in_memory_whole_slabs_are_loaded() -> None:
     across = cut("1000x520x264:f16:nn", tile_n=192)
-    assert (across.loads.inside("b"), edge_map(across, "b")) == (None, None)
+    assert (across.loads.outputs_loaded("b"), edge_map(across, "b")) == (None, None)
     sizes = [across.loads.tma_bytes("b", inside, ceildiv) for inside in (192, 136, 128, 64, 1, 0)]
     assert [size // (64 * 64 * 2) for size in sizes] == [3, 3, 2, 1, 1, 0]
 
 
+@pytest.mark.parametrize(("layout", "tile_n", "peers"), [("nt", 72, 1), ("nt", 104, 4), ("nn", 104, 2), ("nn", 136, 1)])
+def test_a_stage_awaits_what_all_that_share_its_tile_load(layout: str, tile_n: int, peers: int) -> None:
+    loads = cut(f"1000x520x264:f16:{layout}", tile_n=tile_n, cluster_m=peers).loads
+    tile, ragged, row = loads.right, loads.edge_rows("b"), loads.right.width * 2
+    for inside in {*range(0, tile_n, 8), tile_n, 520 % tile_n} if layout == "nn" else {0, tile_n, 520 % tile_n}:
+        boxes = 0
+        for rank, slab in np.ndindex(peers, tile.slabs):
+            mine = inside - rank * tile.rows_loaded
+            if not tile.k_major:
+                boxes += tile.rows_loaded * row * (slab * tile.width < inside)
+            elif mine > 0:
+                boxes += row * (tile.rows_loaded if mine >= tile.rows_loaded else ragged)
+        assert loads.tma_bytes("b", inside, ceildiv) == boxes
+
+
 def test_a_range_loads_no_rows_beyond_m() -> None:
     few = cut("1..64x520x264:f16:nt", tile_n=64, tile_k=64, swap=1)
-    assert few.loads.inside("a") is None
+    assert few.loads.outputs_loaded("a") is None
     edge = edge_map(few, "a")
     assert edge is not None
     assert [edge.box_at(m) for m in (1, 8, 9, 33, 63)] == [(64, m) for m in (1, 8, 9, 33, 63)]

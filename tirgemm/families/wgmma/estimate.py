@@ -21,8 +21,8 @@ from tirgemm.families.wgmma.planning.alignment import (
     stored_by_tma,
 )
 from tirgemm.families.wgmma.planning.plan import Plan
-from tirgemm.families.wgmma.planning.staging import CHUNKS
-from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SLAB_BYTES, loaded_extent, slab_width
+from tirgemm.families.wgmma.planning.staging import chunk_columns
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, loaded_extent, slab_width
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
@@ -150,8 +150,7 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     shared = cuts.cluster_m * cuts.cluster_n > 1
     beside = c.step_clocks + np.where(shared, c.multicast_step_clocks, 0.0)
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
-    loaded = np.minimum(cuts.tile_m, -(-rows // 8) * 8)
-    loaded_n = loaded_columns(cuts.tile_n, cuts.swap, gemm)
+    loaded, loaded_n = loaded_rows(cuts.tile_m, cuts.swap, gemm), loaded_columns(cuts.tile_n, cuts.swap, gemm)
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + loaded_n / cuts.cluster_m)
     lines, misaligned = (
         2 * cuts.tile_k * (loaded / cuts.cluster_n * left + loaded_n / cuts.cluster_m * right)
@@ -188,8 +187,8 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     )
     unaligned = [operand for operand in _OPERANDS if not loaded_by_tma(gemm, operand)]
     if unaligned:
-        by_threads = sum(np.where(cuts.swap == (operand == "b"), loaded, cuts.tile_n) for operand in unaligned)
-        slowdown = 1.0 + (c.copy_slowdown_factor - 1.0) * by_threads / (loaded + cuts.tile_n)
+        by_threads = sum(np.where(cuts.swap == (operand == "b"), loaded, loaded_n) for operand in unaligned)
+        slowdown = 1.0 + (c.copy_slowdown_factor - 1.0) * by_threads / (loaded + loaded_n)
         moved = 4 * sum(gemm.span(operand) for operand in unaligned)
         time = np.where(cuts.copied, time * slowdown, time + c.repack_us + moved / c.repack_bytes_per_us)
     return time
@@ -204,9 +203,8 @@ def cluster_slots(cuts: Cuts, cluster: Any, device: Device) -> Any:
 def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWaits:
     """What a block waits for: launches and what adding parts takes at least, and the loads of its steps."""
     c, cuts = CONSTANTS[regime], Cuts.of(cut)
-    rows = gemm.n if cut.swap else gemm.m_max
-    loaded_n = int(loaded_columns(cut.tile_n, cut.swap, gemm))
-    stage = 2 * cut.tile_k * (min(cut.tile_m, -(-rows // 8) * 8) / cut.cluster_n + loaded_n / cut.cluster_m)
+    loaded, loaded_n = loaded_rows(cut.tile_m, cut.swap, gemm), loaded_columns(cut.tile_n, cut.swap, gemm)
+    stage = 2 * cut.tile_k * (int(loaded) / cut.cluster_n + int(loaded_n) / cut.cluster_m)
     load_us = float(_load_clocks(cuts, stage, c)) / ((device.clock_mhz or 1980.0) * c.clock_share)
     launch_us = c.launch_us
     if cut.cluster.writes_partials:
@@ -219,8 +217,23 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
     return LoadWaits(launch_us, load_us, cut.stages - 1, -(-tiles // cut.cluster.parts))
 
 
+def loaded_rows(tile_m: Any, swap: Any, gemm: Gemm) -> Any:
+    """Rows of the left operand's tile that are loaded: those of the problem, or, where k is not contiguous in memory,
+    all of its slabs."""
+    across = np.where(swap, not gemm.trans_b, gemm.trans_a)
+    width = np.where(across, slab_width(tile_m), CORE_ROWS)
+    return np.minimum(tile_m, -(-np.where(swap, gemm.n, gemm.m_max) // width) * width)
+
+
 def loaded_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
-    """Columns of the right operand's tile that are loaded: whole slabs, where k is not contiguous in memory."""
+    """Columns of the right operand's tile that are loaded: those of the problem, or, where k is not contiguous in
+    memory, all of their slabs."""
+    width = np.where(_right_across(swap, gemm), slab_width(tile_n), CORE_ROWS)
+    return np.minimum(tile_columns(tile_n, swap, gemm), -(-np.where(swap, gemm.m_max, gemm.n) // width) * width)
+
+
+def tile_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
+    """Columns of the right operand's tile that shared memory has room for."""
     return np.where(_right_across(swap, gemm), loaded_extent(tile_n), tile_n)
 
 
@@ -244,17 +257,11 @@ def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
     left out."""
     if not stored_by_tma(gemm):
         return 0.0
-    chunk = chunk_columns(cuts.tile_n, gemm)
+    chunk = chunk_columns(cuts.tile_n, gemm.beta)
     clocks = c.store_chunk_clocks + 128 * chunk / c.store_chunk_bytes_per_clock
     clocks = clocks * np.where((chunk == 8) & ~np.asarray(cuts.swap, bool), c.half_sector_store_factor, 1.0)
     by_chunks = np.asarray(cuts.stored, bool) & (np.asarray(cuts.split) == 1)
     return np.where(by_chunks, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
-
-
-def chunk_columns(tile_n: Any, gemm: Gemm) -> Any:
-    """Columns of a tile that are staged at a time (``Staging.chunk``)."""
-    fits = [(tile_n % width == 0) if gemm.beta else (tile_n >= width) for width in CHUNKS[:-1]]
-    return np.select(fits, CHUNKS[:-1], CHUNKS[-1])
 
 
 def _misaligned_bytes(cuts: Cuts, gemm: Gemm) -> Any:

@@ -23,7 +23,6 @@ from tirgemm.families.wgmma.planning.names import (
     TMA,
 )
 from tirgemm.families.wgmma.planning.parts import invariant_summation, part_count, summation
-from tirgemm.families.wgmma.planning.tile import MMA_K
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 TILES_M = (64, 128, 192, 256)
@@ -77,7 +76,7 @@ def space(gemm: Gemm, device: Device) -> Space:
         tiles_k = tuple(tile for tile in tiles_k if summation(gemm.k, splits[0], tile) == fixed)
     knobs: tuple[tuple[str, tuple[Value, ...]], ...] = (
         ("tile_m", up_to(wide, TILES_M)),
-        ("tile_n", up_to(max(wide, MMA_K), TILES_N)),
+        ("tile_n", up_to(wide, TILES_N)),
         ("tile_k", tiles_k),
         ("stages", tuple(s for s in _STAGES if several or s <= max(2, steps))),
         ("schedule", (COOPERATIVE, PINGPONG) if several else (COOPERATIVE,)),

@@ -13,16 +13,16 @@ from tirgemm.families.common.tile_work import TileWork
 from tirgemm.families.wgmma.estimate import (
     CONSTANTS,
     Cuts,
-    chunk_columns,
     cluster_slots,
     estimate_us,
     loaded_columns,
+    loaded_rows,
 )
 from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
-from tirgemm.families.wgmma.planning.staging import BUFFERS
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K
+from tirgemm.families.wgmma.planning.staging import BUFFERS, chunk_columns
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 
@@ -59,10 +59,10 @@ def side_by_side(configs: ConfigColumns) -> npt.NDArray[np.int64]:
 
 def staging_bytes(configs: ConfigColumns, gemm: Gemm) -> Any:
     """Bytes of shared memory through which D leaves, at most."""
-    partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
     if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
         return 0
-    chunk = MMA_M * chunk_columns(configs["tile_n"], gemm) * ELEMENT_BYTES
+    partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
+    chunk = MMA_M * chunk_columns(configs["tile_n"], gemm.beta) * ELEMENT_BYTES
     return np.where(partials, 0, _consumers(configs) * BUFFERS * chunk)
 
 
@@ -107,7 +107,7 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
         tile_m,
         tile_n,
         cuts.tile_k,
-        np.minimum(tile_m, -(-rows // CORE_ROWS) * CORE_ROWS) / cuts.cluster_n,
+        loaded_rows(tile_m, cuts.swap, gemm) / cuts.cluster_n,
         loaded_columns(tile_n, cuts.swap, gemm) / cuts.cluster_m,
         cluster,
         work,

@@ -129,9 +129,9 @@ class Arguments:
 
     # -- declarations --------------------------------------------------------------------------
 
-    def _map(self, operand: Operand, spec: TensorMap, of: str = "") -> None:
-        """The descriptor of an operand, or of its copy; ``of``: of what of it."""
-        self.maps[operand + of] = self.tir.arg(f"{spec.name}{of}_map", self.tir.handle("tensormap"))
+    def _map(self, operand: Operand, spec: TensorMap, suffix: str = "") -> None:
+        """The descriptor of an operand, or of its copy; ``suffix`` tells apart several of one."""
+        self.maps[operand + suffix] = self.tir.arg(f"{spec.name}{suffix}_map", self.tir.handle("tensormap"))
         self.params.append(spec)
 
     def _inputs_of_epilogue(self) -> None:

@@ -131,7 +131,7 @@ def consume(plan, args, shared, tiles, rank, consumer, warp, lane):
                         add_part(plan, acc, sums, step + 1 == plan.grid.split_steps)
                         record.lap(ADD)
         if plan.warpgroups.pingpong:
-            if thread == 0:
+            if lane == 0:
                 shared.turn.arrive(1 - consumer)
         T.ptx.wgmma.wait_group.sync.aligned(0)
         release(plan, shared, tiles, last, thread)

@@ -53,8 +53,6 @@ def gemm_kernel(plan, arguments):
         rows: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.tiles_m))
         columns: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.tiles_n))
         clusters: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.clusters))
-        # Of no use; without it every kernel would have another source than the one that evidence from GPUs is of.
-        streamed: T.let[T.int32] = T.Cast("int32", args.dim(plan.grid.streamed))  # noqa: F841
         block = T.meta_var(cta // plan.cluster.size)
         tiles = T.meta_var(Tiles(plan, block, rank, rows, columns, clusters))
         if plan.cluster.writes_partials:

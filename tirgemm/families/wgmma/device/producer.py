@@ -41,7 +41,7 @@ def load(plan, part, stage, k, mn, matrix):
     reaches beyond the matrix along m or n only rows and slabs that are inside."""
     tile, operand = part.tile, part.operand
     first = part.rank * tile.rows_loaded if tile.peers > 1 else 0
-    within, whole = inside(plan, part, mn), plan.loads.rows_loaded(operand)
+    within, whole = outputs_loaded(plan, part, mn), plan.loads.rows_loaded(operand)
     for slab in range(tile.slabs):
         place = (k + slab * tile.width, mn + first) if tile.k_major else (mn + slab * tile.width, k + first)
         box = (plan, part, stage, slab, first, place, matrix)
@@ -77,9 +77,9 @@ def load_box(plan, part, stage, slab, first, place, matrix, name):
     T.evaluate(load_tile(to, T.address_of(part.args.maps[name]), *where, part.full.ptr_to([stage]), *mask, *hint))
 
 
-def inside(plan, part, mn):
-    """How many outputs along the operand's side of D the tile has that begins at ``mn``."""
-    known = plan.loads.inside(part.operand)
+def outputs_loaded(plan, part, mn):
+    """How many outputs along the operand's side of D are loaded of the tile that begins at ``mn``."""
+    known = plan.loads.outputs_loaded(part.operand)
     if known is not None:
         return known
     return T.max(T.min(part.args.dim(plan.loads.outputs_along(part.operand)) - mn, part.tile.extent), 0)
@@ -88,7 +88,7 @@ def inside(plan, part, mn):
 def bytes_of_stage(plan, *parts):
     """Bytes that come by TMA for one stage, of ``parts``: each an operand's, and its tile's first row or column."""
     return sum(
-        plan.loads.tma_bytes(part.operand, inside(plan, part, mn), lambda n, by: T.truncdiv(n + (by - 1), by))
+        plan.loads.tma_bytes(part.operand, outputs_loaded(plan, part, mn), lambda n, by: T.truncdiv(n + (by - 1), by))
         for part, mn in parts
     )
 

@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.tile import SLAB_BYTES
-from tirgemm.families.wgmma.planning.warpgroups import MMA_M
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_NAMES
 
 # TMA's and wgmma's swizzles repeat every so many bytes.
@@ -45,7 +45,8 @@ class Shared:
         self.turn = None
         if plan.warpgroups.pingpong:
             self.turn = MBarrier(pool, 2)
-            self.turn.init(1)
+            # A warp each: one that lags must not miss its turn while the other consumer takes two.
+            self.turn.init(WARPGROUP // 32)
         pool.commit()
 
 

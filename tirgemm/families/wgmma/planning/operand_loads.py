@@ -48,7 +48,7 @@ class OperandLoads:
         """Outputs along the side of D that the operand's tiles cut."""
         return self.orientation.rows if self._is_left(operand) else self.orientation.columns
 
-    def inside(self, operand: Operand) -> int | None:
+    def outputs_loaded(self, operand: Operand) -> int | None:
         """Outputs along that side that are loaded of every tile: all, or those inside D; None where tiles differ, or m
         is a range.
 
@@ -69,14 +69,14 @@ class OperandLoads:
 
     def rows_loaded(self, operand: Operand) -> int:
         """Rows of a slab that one block loads by TMA of a tile that is inside, or of the only one."""
-        tile, inside = self.tile(operand), self.inside(operand)
-        return inside if tile.k_major and tile.peers == 1 and inside is not None else tile.rows_loaded
+        tile, loaded = self.tile(operand), self.outputs_loaded(operand)
+        return loaded if tile.k_major and tile.peers == 1 and loaded is not None else tile.rows_loaded
 
     def edge_rows(self, operand: Operand) -> Dim:
         """Rows of a slab that a block loads where its part of the tile is inside by some rows and not by all; 0 where
         no part is."""
         tile, outputs = self.tile(operand), self.outputs_along(operand)
-        if not tile.k_major or self.copied[operand] or self.inside(operand) == tile.extent:
+        if not tile.k_major or self.copied[operand] or self.outputs_loaded(operand) == tile.extent:
             return 0
         if not isinstance(outputs, int):
             # A box has a row at least. Where m is a multiple nothing is loaded by it.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SWIZZLES
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
-# Widths of staged outputs.
-CHUNKS = (64, 32, 16, 8)
+# Widest and least columns that are staged at a time.
+_WIDEST_CHUNK, _LEAST_CHUNK = 64, 8
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
 BUFFERS = 2
 
@@ -29,9 +30,7 @@ class Staging:
     @property
     def chunk(self) -> int:
         """Columns of the tile that are staged in shared memory at a time."""
-        if self.reads_c:
-            return next(c for c in CHUNKS if self.columns % c == 0)
-        return next(c for c in CHUNKS if c <= self.columns)
+        return int(chunk_columns(self.columns, self.reads_c))
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -55,3 +54,14 @@ class Staging:
     @property
     def nbytes(self) -> int:
         return self.consumers * BUFFERS * MMA_M * self.chunk * ELEMENT_BYTES if self.used else 0
+
+
+def chunk_columns(columns: Any, reads_c: bool) -> Any:
+    """How many of a tile's columns are staged at a time, 64, 32, 16 or 8: of one tile or of an array of them. The most
+    that it has; where the epilogue ``reads_c``, which it may once, the most that divide it."""
+    chunk: Any = _LEAST_CHUNK
+    width = 2 * _LEAST_CHUNK
+    while width <= _WIDEST_CHUNK:
+        chunk = chunk * (1 + (columns % width == 0 if reads_c else columns >= width))
+        width *= 2
+    return chunk

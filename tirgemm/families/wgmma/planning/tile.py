@@ -45,7 +45,7 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Elements of a slab's row: 128 bytes, or less where a tile has less of m or n."""
+        """Elements of a slab's row: 128 bytes, or less where a tile of m or n takes less so."""
         return SLAB_BYTES // ELEMENT_BYTES if self.k_major else slab_width(self.extent)
 
     @property
@@ -116,9 +116,9 @@ def permuted(row: Any, unit: Any, units_of_row: int) -> Any:
 
 
 def slab_width(extent: Any) -> Any:
-    """Elements of a slab's row that holds some of so many of m or n, of one extent or of an array of them: 64, but 32
-    or 16 where these hold all in at most three quarters of the elements. TMA takes as long for a row of 32 bytes as
-    for one of 128; what a tile does not need costs bandwidth and shared memory."""
+    """Elements of the rows of slabs that hold so many of m or n, of one extent or of an array of them: 64, but 32 where
+    slabs of 32 take at most three quarters of the elements, and 16 for up to 16. TMA takes as long for a row of 32
+    bytes as for one of 128; what a tile does not need costs bandwidth and shared memory."""
     narrow, wide = -(-extent // 32) * 32, -(-extent // 64) * 64
     return MMA_K << ((extent > 16) * 1 + (4 * narrow > 3 * wide))
 

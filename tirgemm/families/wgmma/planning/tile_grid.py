@@ -80,12 +80,6 @@ class TileGrid:
         return expr.make("mul", self.clusters, self.cluster.size)
 
     @property
-    def streamed(self) -> Dim:
-        """Tiles beyond whole waves, and one wave more: declared by the kernel and not used."""
-        whole = expr.make("max", expr.make("sub", expr.make("floordiv", self.work, self.slots), 1), 0)
-        return expr.make("sub", self.work, expr.make("mul", whole, self.slots))
-
-    @property
     def pitch(self) -> int:
         """Columns of a row of the partial sums."""
         return -(-self.orientation.gemm.n // _WORD) * _WORD
