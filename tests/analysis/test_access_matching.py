@@ -56,7 +56,8 @@ def test_a_main_loop_that_no_longer_copies_is_not_taken_for_the_prologue_s(layou
     """So few steps of k that all tiles are copied beforehand: the loop loads fragments alone, as a loop before it
     does."""
     gemm = Gemm.parse(f"512x512x{k}:f16:{layout}")
-    config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(tile_m=64, tile_n=32, tile_k=64, stages=stages)
+    cut = {"tile_m": 64, "tile_n": 32, "tile_k": 64, "warps_m": 2, "warps_n": 2, "stages": stages}
+    config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(**cut)
     analysis, _ = built("mma", gemm, config)
     loads = [access for access in analysis.accesses if access.op == "ldmatrix"]
     assert analysis.unknown == ()
