@@ -60,7 +60,7 @@ def mutants(folder: Path, suites: Path) -> str:
             cells = [what, _counts(caught), str(len(rows)), str(len(missed) or ""), str(unseen or ""), _counts(there)]
             lines.append(cells[: len(head)])
         parts.append(table(head, lines, 2))
-    return "\n\n".join(parts) or "No mutants were run yet."
+    return "\n\n".join(parts) or "No mutants of today's kernels have run."
 
 
 def _absent(folder: Path, documents: Iterable[Document]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 from tirgemm import Gemm
 from tirgemm.families.wgmma import Wgmma, estimate
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts
-from tirgemm.families.wgmma.planning.staging import Staging
+from tirgemm.families.wgmma.planning.staging import Staging, chunk_columns
 from tirgemm.families.wgmma.planning.tile import Tile
 from tirgemm.families.wgmma.space import TILES_N
 from tirgemm.hardware import named_device
@@ -48,6 +48,22 @@ def test_what_threads_copy_has_no_rows_of_tma() -> None:
     assert np.any(estimate._narrow_rows(cuts(), odd)), "a copy to aligned rows is loaded by TMA"
     only_a = Gemm.parse("1024x1024x1021:f16:nn")
     assert np.any(estimate._narrow_rows(cuts(copied=True), only_a)), "B is loaded by TMA"
+
+
+def test_a_tile_is_staged_in_the_widest_chunks_that_it_has_or_that_divide_it() -> None:
+    tiles = np.array([8, 16, 24, 40, 48, 56, 64, 72, 96, 136, 256])
+    assert chunk_columns(tiles, False).tolist() == [8, 16, 16, 32, 32, 32, 64, 64, 64, 64, 64]
+    assert chunk_columns(tiles, True).tolist() == [8, 16, 8, 8, 16, 8, 64, 8, 32, 8, 64]
+
+
+@pytest.mark.parametrize(
+    ("layout", "swap", "rows", "columns"),
+    [("nt", 0, 24, 40), ("nt", 1, 40, 24), ("nn", 0, 24, 64), ("nn", 1, 64, 24), ("tt", 0, 64, 40), ("tt", 1, 40, 32)],
+)
+def test_of_few_outputs_no_more_is_loaded_than_there_is(layout: str, swap: int, rows: int, columns: int) -> None:
+    gemm = Gemm(20, 40, 4096, layout=layout)
+    assert estimate.loaded_rows(128, swap, gemm) == rows
+    assert estimate.loaded_columns(128 if columns != 32 else 24, swap, gemm) == columns
 
 
 @pytest.mark.parametrize(("swap", "beta"), product((0, 1), (False, True)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,13 @@ def test_what_is_said_of_missed_mutants_is_what_the_evidence_has() -> None:
     )
     assert f"Five of the {len(missed)} are of `wait_group.read`" in text
     assert sum("wait_group.read" in row["what"] for row in missed) == 5
-    assert {row["gemm"] for row in missed if place(row) == ("epilogue", "bar.sync removed")} <= {
+    counts = Counter(row["what"].split(" removed")[0].split(" weakened")[0] for row in missed)
+    assert counts["cp.async.bulk.wait_group.read 1"] == 2
+    assert counts["cp.async.bulk.wait_group.read 0"] == 3
+    clusters = {row["source_sha256"]: (row["config"]["cluster_m"], row["config"]["cluster_n"]) for row in modelled}
+    assert Counter(m * n for m, n in clusters.values()) == {1: 7, 2: 4, 4: 1, 8: 1}
+    assert (4, 2) in clusters.values()
+    assert {row["gemm"] for row in missed if place(row) == ("epilogue", "bar.sync removed")} == {
         "60x40x2050:f16:nt:acc=f16:align=4",
         "1..7x40x1032:bf16:nn",
         "7x40x4104:bf16:tn:out=f32:lda=8",
@@ -241,6 +248,19 @@ def test_the_ranking_models_have_learnt_the_kinds_of_problems_that_the_page_name
         plain = {kind.partition(",")[0] for kind in kinds}
         assert plain == {kinds_of(square.with_(**changed))[0] for changed in known}, path.name
         assert not plain & {kinds_of(square.with_(**changed))[0] for changed in unknown}
+
+
+def test_as_much_is_shipped_as_is_said() -> None:
+    text = " ".join((ROOT / "docs" / "tuning.md").read_text().split())
+    file = r"`(?:tuning_db/shipped/)?(nvidia-[\w-]+)\.jsonl\.gz` has "
+    pattern = file + r"(?:.*? )?([\d,]+) candidates .*? for ([\d,]+) problems"
+    stated = re.findall(pattern, text)
+    assert len(stated) == 2
+    for name, count, places in stated:
+        with gzip.open(ROOT / "tuning_db" / "shipped" / f"{name}.jsonl.gz", "rt") as records:
+            header = json.loads(records.readline())
+        said = [int(number.replace(",", "")) for number in (count, places)]
+        assert said == [round(header["counts"]["candidate"], -2), round(len(header["index"]), -2)], name
 
 
 def test_shipped_records_of_the_suites_name_no_environment() -> None:

@@ -22,7 +22,7 @@ from tirgemm.families.wgmma.planning.alignment import (
 )
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.staging import chunk_columns
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, loaded_extent, slab_width
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, slab_extent, slab_width
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
@@ -52,7 +52,7 @@ class WgmmaConstants:
     sm_load_bytes_per_clock: float
     # The same of rows that are not aligned to sectors of L2.
     misaligned_row_bytes_per_clock: float
-    # A row of a slab that is narrower than 128 bytes, into one SM: TMA takes as long for 32 bytes as for 64.
+    # A row of a slab that is narrower than 128 bytes, into one SM: TMA takes as long for 32 bytes as for 128.
     narrow_row_clocks: float
     l2_bytes_per_us: float
     # Share of the memory's nominal bandwidth.
@@ -218,23 +218,23 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
 
 
 def loaded_rows(tile_m: Any, swap: Any, gemm: Gemm) -> Any:
-    """Rows of the left operand's tile that are loaded: those of the problem, or, where k is not contiguous in memory,
-    all of its slabs."""
+    """Rows of the left operand's tile that are loaded, of one tile or of an array: at most ``tile_m``; the problem's
+    rows rounded up to 8, or to whole slabs where k is not contiguous in memory."""
     across = np.where(swap, not gemm.trans_b, gemm.trans_a)
     width = np.where(across, slab_width(tile_m), CORE_ROWS)
     return np.minimum(tile_m, -(-np.where(swap, gemm.n, gemm.m_max) // width) * width)
 
 
 def loaded_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
-    """Columns of the right operand's tile that are loaded: those of the problem, or, where k is not contiguous in
-    memory, all of their slabs."""
+    """Columns of the right operand's tile that are loaded, of one tile or of an array: at most those that it has room
+    for; the problem's columns rounded up to 8, or to whole slabs where k is not contiguous in memory."""
     width = np.where(_right_across(swap, gemm), slab_width(tile_n), CORE_ROWS)
-    return np.minimum(tile_columns(tile_n, swap, gemm), -(-np.where(swap, gemm.m_max, gemm.n) // width) * width)
+    return np.minimum(held_columns(tile_n, swap, gemm), -(-np.where(swap, gemm.m_max, gemm.n) // width) * width)
 
 
-def tile_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
+def held_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
     """Columns of the right operand's tile that shared memory has room for."""
-    return np.where(_right_across(swap, gemm), loaded_extent(tile_n), tile_n)
+    return np.where(_right_across(swap, gemm), slab_extent(tile_n), tile_n)
 
 
 def _right_across(swap: Any, gemm: Gemm) -> Any:
@@ -248,7 +248,7 @@ def _narrow_rows(cuts: Cuts, gemm: Gemm) -> Any:
     width = slab_width(cuts.tile_n)
     narrow = _right_across(cuts.swap, gemm) & (width * ELEMENT_BYTES < SLAB_BYTES)
     _, by_tma = _by_side(cuts, gemm, loaded_by_tma)
-    rows = loaded_extent(cuts.tile_n) // width * cuts.tile_k / cuts.cluster_m
+    rows = slab_extent(cuts.tile_n) // width * cuts.tile_k / cuts.cluster_m
     return np.where(narrow & (~np.asarray(cuts.copied, bool) | (by_tma > 0)), rows, 0.0)
 
 

@@ -19,7 +19,7 @@ from tirgemm.families.base import accepted
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.common.tile_work import physical_features
-from tirgemm.families.wgmma.estimate import Cuts, estimate_us, tile_columns
+from tirgemm.families.wgmma.estimate import Cuts, estimate_us, held_columns
 from tirgemm.families.wgmma.planning.alignment import misaligned_to_lines
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COOPERATIVE, DIRECT, KERNEL, NORMAL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.parts import part_count
@@ -254,7 +254,7 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     rows, columns = np.where(swap, gemm.n, gemm.m_max), np.where(swap, gemm.m_max, gemm.n)
     limits = device.limits
     limit = np.where(table["resident"] > 1, limits.shared_per_sm // 2 - 1024, limits.shared_per_block)
-    stage_bytes = 2 * tile_k * (tile_m + tile_columns(tile_n, swap, gemm))
+    stage_bytes = 2 * tile_k * (tile_m + held_columns(tile_n, swap, gemm))
     fit = (limit - _BARRIER_BYTES - staging_bytes(table, gemm)) // stage_bytes
     tiles = -(-rows // tile_m) * -(-columns // tile_n) * gemm.batch
     parts = side_by_side(table)

@@ -24,7 +24,7 @@ from tirgemm.families.wgmma.planning.names import (
 from tirgemm.families.wgmma.planning.parts import invariant_summation, summation
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, loaded_extent
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, slab_extent
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
 from tirgemm.gemm import DTYPE_BYTES, Gemm
@@ -129,7 +129,7 @@ def _tile(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _hardly_wider(cut: Plan, columns: int) -> bool:
     """Whether tiles of so many ``columns`` would save next to nothing: the same slabs, or eight columns of many."""
-    same = not cut.right.k_major and loaded_extent(columns) == loaded_extent(cut.tile_n)
+    same = not cut.right.k_major and slab_extent(columns) == slab_extent(cut.tile_n)
     return same or (columns > _FEW_COLUMNS and cut.tile_n - columns <= CORE_ROWS)
 
 

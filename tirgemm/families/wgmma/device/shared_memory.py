@@ -45,7 +45,8 @@ class Shared:
         self.turn = None
         if plan.warpgroups.pingpong:
             self.turn = MBarrier(pool, 2)
-            # A warp each: one that lags must not miss its turn while the other consumer takes two.
+            # One arrival from each warp of the other consumer: otherwise that could pass the turn on twice while one of
+            # its warps has yet to wait for it.
             self.turn.init(WARPGROUP // 32)
         pool.commit()
 

@@ -57,8 +57,8 @@ class Staging:
 
 
 def chunk_columns(columns: Any, reads_c: bool) -> Any:
-    """How many of a tile's columns are staged at a time, 64, 32, 16 or 8: of one tile or of an array of them. The most
-    that it has; where the epilogue ``reads_c``, which it may once, the most that divide it."""
+    """How many of a tile's columns are staged at a time, 64, 32, 16 or 8: of one tile or of an array of them. The
+    widest that the tile has; where the epilogue reads C, which it may do only once, the widest that divides it."""
     chunk: Any = _LEAST_CHUNK
     width = 2 * _LEAST_CHUNK
     while width <= _WIDEST_CHUNK:

@@ -45,7 +45,7 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Elements of a slab's row: 128 bytes, or less where a tile of m or n takes less so."""
+        """Elements of a slab's row: 128 bytes, or fewer where narrower rows save a quarter (``slab_width``)."""
         return SLAB_BYTES // ELEMENT_BYTES if self.k_major else slab_width(self.extent)
 
     @property
@@ -123,8 +123,8 @@ def slab_width(extent: Any) -> Any:
     return MMA_K << ((extent > 16) * 1 + (4 * narrow > 3 * wide))
 
 
-def loaded_extent(extent: Any) -> Any:
-    """Elements of m or n that all slabs of a tile hold where k is not contiguous."""
+def slab_extent(extent: Any) -> Any:
+    """Elements of m or n that all slabs of a tile have room for where k is not contiguous."""
     width = slab_width(extent)
     return -(-extent // width) * width
 
