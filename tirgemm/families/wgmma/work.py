@@ -21,7 +21,7 @@ from tirgemm.families.wgmma.estimate import (
 from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
-from tirgemm.families.wgmma.planning.staging import BUFFERS, chunk_columns
+from tirgemm.families.wgmma.planning.staging import staged_bytes
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
@@ -62,8 +62,7 @@ def staging_bytes(configs: ConfigColumns, gemm: Gemm) -> Any:
     if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
         return 0
     partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
-    chunk = MMA_M * chunk_columns(configs["tile_n"], gemm.beta) * ELEMENT_BYTES
-    return np.where(partials, 0, _consumers(configs) * BUFFERS * chunk)
+    return np.where(partials, 0, staged_bytes(_consumers(configs), configs["tile_n"], gemm.beta))
 
 
 def _consumers(configs: ConfigColumns) -> Any:

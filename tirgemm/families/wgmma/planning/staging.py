@@ -11,7 +11,7 @@ from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 # Widest and least columns that are staged at a time.
 _WIDEST_CHUNK, _LEAST_CHUNK = 64, 8
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
-BUFFERS = 2
+_BUFFERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Staging:
 
     @property
     def buffers(self) -> int:
-        return BUFFERS
+        return _BUFFERS
 
     @property
     def nbytes(self) -> int:
-        return self.consumers * BUFFERS * MMA_M * self.chunk * ELEMENT_BYTES if self.used else 0
+        return int(staged_bytes(self.consumers, self.columns, self.reads_c)) if self.used else 0
 
 
 def chunk_columns(columns: Any, reads_c: bool) -> Any:
@@ -65,3 +65,8 @@ def chunk_columns(columns: Any, reads_c: bool) -> Any:
         chunk = chunk * (1 + (columns % width == 0 if reads_c else columns >= width))
         width *= 2
     return chunk
+
+
+def staged_bytes(consumers: Any, columns: Any, reads_c: bool) -> Any:
+    """Bytes of shared memory in which ``consumers`` stage a tile's columns: of one tile or of arrays of them."""
+    return consumers * (_BUFFERS * MMA_M * ELEMENT_BYTES) * chunk_columns(columns, reads_c)
