@@ -1,8 +1,8 @@
-"""``KernelSource``: the protocol by which PyTorch layers look up compiled GEMM kernels and have missing ones compiled.
+"""Interface of kernel providers for the PyTorch integration: lookup and background compilation of GEMM kernels.
 
-``LocalKernels`` (a local database with the shipped records), ``DependentKernels`` and
-``ServiceKernels`` (a client of the HTTP service) implement it: ``lookup`` returns the kernel of a problem on a device,
-``prepare`` compiles missing ones in the background, as far as a ``Policy`` allows.
+``KernelSource.lookup`` returns the compiled kernel of a GEMM problem on a device, or None; ``KernelSource.prepare``
+compiles kernels in a background thread, as far as a ``Policy`` allows. Implemented by ``LocalKernels`` (local database
+and shipped records), ``DependentKernels`` (for programmatic dependent launch) and ``ServiceKernels`` (HTTP client).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ m with such records sets of defaults, any default."""
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 Arrived: TypeAlias = Callable[[Kernel], None]
 LookupResult: TypeAlias = "Kernel | TirgemmError | None"
-"""What a lookup found, or the error that it raised."""
+"""The kernel that a lookup returned, None where there is none, or the error that it raised."""
 
 
 def policy_named(text: str) -> Policy:

@@ -179,7 +179,9 @@ def test_problems_of_other_kinds_are_drawn_apart_from_what_is_judged() -> None:
     assert len(kinds) == 4
     assert min(kinds.values()) > 30
     assert all(sum(kind) == 1 for kind in kinds)
-    assert {gemm.layout for gemm in two if gemm.batch > 1} == {"nt", "nn", "tn", "tt"}
+    layouts = Counter(gemm.layout for gemm in two if gemm.batch > 1)
+    assert layouts.keys() == {"nt", "nn", "tn", "tt"}
+    assert min(layouts.values()) > 4
 
 
 def test_layers_are_of_no_other_suite() -> None:

@@ -293,6 +293,18 @@ def test_a_range_loads_no_rows_beyond_m() -> None:
     assert [edge.box_at(m) for m in (1, 8, 9, 33, 63)] == [(64, m) for m in (1, 8, 9, 33, 63)]
     assert edge.box_at(64) == (64, 1), "not used; a box has a row at least"
     assert few.loads.rows_loaded("b") == 128
+    for text, changes in (
+        ("57..64x520x264:f16:nt", {"tile_n": 64, "swap": 1}),
+        ("1..64x520x264:f16:tn", {"tile_n": 64, "swap": 1}),
+        ("1..300x520x264:f16:nt", {"tile_n": 64, "swap": 1, "cluster_m": 2}),
+    ):
+        whole = cut(text, **changes)
+        assert whole.loads.rows_loaded("a") == whole.right.rows_loaded
+        inside = sum(
+            whole.loads.tma_bytes(operand, tile.extent, ceildiv)
+            for operand, tile in (("a", whole.right), ("b", whole.left))
+        )
+        assert inside == whole.memory.stage_bytes
 
 
 def test_rows_of_a_that_are_not_loaded_are_inside_shared_memory() -> None:

@@ -91,8 +91,8 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
         assert len(offered) == TRIED or (offered and isinstance(tuning.gemm.m, Range)), (text, regime)
         best += offered[0] == fastest(candidates)[0]
         answered += 1
+    assert best > 0.95 * len(file.places)
     assert best > 0.98 * answered
-    assert answered > 0.9 * len(file.places)
 
 
 @pytest.mark.timing
