@@ -106,9 +106,9 @@ class FakeMeasurer:
             raise MeasurementCrashed("the measuring process died: signal 9 (SIGKILL)")
 
     def evaluate(
-        self, package: bytes, regime: str, *, seed: int, cancel: StopSignal
+        self, package: bytes, regime: str, *, seed: int, against: dict[str, bytes], cancel: StopSignal
     ) -> tuple[Verification, SampleSet | None]:
-        del regime, seed
+        del regime, seed, against
         config = self._config(package)
         self.evaluated.append(config)
         fate = self.bench.fate(config)

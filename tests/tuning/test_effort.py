@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.helpers.fake_workbench import FakeBench, FakeMeasurer, hashed_us
 from tests.helpers.ranking import H200, slow_pingpong, trained_on
 from tirgemm import Budget, Config, Gemm
 from tirgemm.errors import InvalidRequest
-from tirgemm.events import BatchProposed, Event, SearchStarted
+from tirgemm.events import BatchProposed, CandidateRecorded, Event, SearchStarted
 from tirgemm.families.choice import opening
 from tirgemm.families.common.ranking_model import user_file
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.tuning.budget import covers, effort_of
 from tirgemm.tuning.effort import Effort, effort_named
 from tirgemm.tuning.ranking_training import write
-from tirgemm.tuning.records import KernelRecord
+from tirgemm.tuning.records import KernelRecord, SampleSet
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
+from tirgemm.tuning.verify.result import Verification
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
 COVERED = Gemm.parse("768x1536x4096:f16:nt")
@@ -135,3 +136,28 @@ def test_a_search_on_top_of_another_says_which_effort_was_asked_for() -> None:
     assert more.timings.search is not None
     assert (more.trials, more.timings.ended) == (first.trials + 2, "trials")
     assert (more.timings.search.effort, more.timings.search.asked) == ("exhaustive", "quick")
+
+
+class Throttled(FakeMeasurer):
+    """Its clock is a third higher at every other measurement, as it is after a pause, for all that runs in it."""
+
+    def evaluate(self, package: bytes, regime: str, **asked: Any) -> tuple[Verification, SampleSet | None]:
+        actual, samples = super().evaluate(package, regime, **asked)
+        faster = 0.75 if len(self.evaluated) % 2 else 1.0
+        assert samples is not None
+        beside = {name: self._config(other) for name, other in asked["against"].items()}
+        return actual, SampleSet(
+            tuple(faster * us for us in samples.samples_us),
+            baselines={name: (faster * self.bench.us(config),) * 5 for name, config in beside.items()},
+        )
+
+
+def test_a_clock_that_depends_on_what_ran_before_misleads_no_search(gpu: FakeBench) -> None:
+    gpu.measurer = Throttled(gpu)
+    record, events = tuned(gpu, Effort.STANDARD, COVERED)
+    recorded = {str(config): gpu.us(config) for config in gpu.built}
+    told = {event.config: event.us for event in events if isinstance(event, CandidateRecorded)}
+    assert len(told) >= 16
+    for config, us in told.items():
+        assert us == pytest.approx(recorded[config])
+    assert gpu.us(record.config) == min(recorded.values())

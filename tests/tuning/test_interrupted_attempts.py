@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,6 @@ from tests.helpers.fake_workbench import FakeBench
 from tests.tuning.test_tune import candidates, default, tuning
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, StoreError
-from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 
@@ -24,10 +24,10 @@ def measuring_raises(monkeypatch: pytest.MonkeyPatch, bench: FakeBench, error: B
     victims: list[Config] = []
     real = bench.fake.evaluate
 
-    def evaluate(package: bytes, regime: str, *, seed: int, cancel: StopSignal) -> object:
+    def evaluate(package: bytes, regime: str, **asked: Any) -> object:
         config = bench.fake._config(package)
         if config == default(bench):
-            return real(package, regime, seed=seed, cancel=cancel)
+            return real(package, regime, **asked)
         victims.append(config)
         raise error
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +24,7 @@ from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
-from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import REFERENCE, Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search.search import Proposal
 from tirgemm.tuning.workbench import Workbench
 
@@ -40,8 +40,24 @@ FALLBACK_SAMPLES, FALLBACK_SECONDS = SEARCH_SAMPLES, SEARCH_SECONDS
 KEPT_BUILDS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The kernel that a search's candidates are timed beside, and how long it took when it was timed first."""
+
+    package: bytes
+    us: float
+
+    def noted(self, samples: SampleSet) -> SampleSet:
+        """``samples`` that were taken beside it."""
+        return replace(samples, conditions=samples.conditions | {"reference_us": self.us})
+
+
 class Evaluator:
-    """Evaluates configs of one problem on one workbench in one regime."""
+    """Evaluates configs of one problem on one workbench in one regime.
+
+    On a GPU candidates are timed beside a reference, the first kernel that was timed: candidates are timed one after
+    the other, and after a pause the clock is higher than the power limit lets it stay.
+    """
 
     def __init__(self, gemm: Gemm, workbench: Workbench, regime: Regime, *, seed: int, cancel: Flag) -> None:
         self.gemm = gemm
@@ -51,6 +67,7 @@ class Evaluator:
         self.cancel = cancel
         self._default: tuple[Config, Binary] | None = None
         self._fastest: list[tuple[float, Config, Binary]] = []
+        self._reference: Reference | None = None
         self._keeping = threading.Lock()
 
     @property
@@ -162,15 +179,26 @@ class Evaluator:
             binary = build.result()
             package = self.workbench.package(self.gemm, candidate.config, binary)
             candidate = self._hashed(candidate, binary, package)
-            verification, samples = measurer.evaluate(package, self.regime, seed=self.seed, cancel=self.cancel)
+            reference = self._reference
+            against = {} if reference is None else {REFERENCE: reference.package}
+            verification, samples = measurer.evaluate(
+                package, self.regime, seed=self.seed, against=against, cancel=self.cancel
+            )
         except TirgemmError as error:
             return failed(candidate, error)
         if not verification.passed or samples is None:
             return candidate.with_(status=Status.WRONG, error=verification.error, message=wrong_message(verification))
+        samples = samples if reference is None else reference.noted(samples)
+        self._refer_to(package, samples)
         with self._keeping:
-            fastest = sorted([*self._fastest, (samples.median_us, candidate.config, binary)], key=itemgetter(0))
+            fastest = sorted([*self._fastest, (samples.comparable_us, candidate.config, binary)], key=itemgetter(0))
             self._fastest = fastest[:KEPT_BUILDS]
         return candidate.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
+
+    def _refer_to(self, package: bytes, samples: SampleSet) -> None:
+        """Time candidates beside this kernel from now on, where there is none yet."""
+        if self._reference is None and self.workbench.device.kind == "cuda":
+            self._reference = Reference(package, samples.median_us)
 
     def _hashed(self, base: Candidate, binary: Binary, package: bytes) -> Candidate:
         return base.with_(
@@ -235,6 +263,7 @@ class Evaluator:
         options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed)
         baselines = self.quick_baselines if last else self.ready_baselines
         samples = self.race({config.digest: package}, baselines, options).of(config.digest)
+        self._refer_to(package, samples)
         self.record_measured(config, binary, package, certificate, samples)
         self.workbench.keep_built(self.gemm, config, build)
         timings = Timings({self.regime: timing_summary(samples)}, str(config))

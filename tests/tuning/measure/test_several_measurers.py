@@ -49,10 +49,10 @@ class Meeting(FakeMeasurer):
         self._barrier = barrier
 
     def evaluate(
-        self, package: bytes, regime: str, *, seed: int, cancel: StopSignal
+        self, package: bytes, regime: str, *, seed: int, against: dict[str, bytes], cancel: StopSignal
     ) -> tuple[Verification, SampleSet | None]:
         self._barrier.wait(PATIENCE_S)
-        return super().evaluate(package, regime, seed=seed, cancel=cancel)
+        return super().evaluate(package, regime, seed=seed, against=against, cancel=cancel)
 
 
 def test_devices_measure_at_the_same_time() -> None:
@@ -69,9 +69,9 @@ class Lost(FakeMeasurer):
     """Its device is not there any more."""
 
     def evaluate(
-        self, package: bytes, regime: str, *, seed: int, cancel: StopSignal
+        self, package: bytes, regime: str, *, seed: int, against: dict[str, bytes], cancel: StopSignal
     ) -> tuple[Verification, SampleSet | None]:
-        super().evaluate(package, regime, seed=seed, cancel=cancel)
+        super().evaluate(package, regime, seed=seed, against=against, cancel=cancel)
         raise DeviceUnavailable("the node is lost")
 
 

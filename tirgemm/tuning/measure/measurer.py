@@ -22,7 +22,7 @@ from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, C
 from tirgemm.tuning.process.interrupts import Delayed, Flag
 from tirgemm.tuning.process.locks import OnWait, default_lock_dir
 from tirgemm.tuning.process.spans import spanned
-from tirgemm.tuning.records import Reason, SampleSet
+from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.result import Verification
 
 if TYPE_CHECKING:
@@ -179,11 +179,13 @@ class Measurer(Closing):
         level: str = "candidate",
         min_samples: int = SEARCH_SAMPLES,
         budget_s: float = SEARCH_SECONDS,
-        reason: Reason = "search",
+        against: Mapping[str, bytes] | None = None,
         cancel: Flag | None = None,
     ) -> tuple[Verification, SampleSet | None]:
-        """Verify and, where it is right, time a candidate of the search, in one round trip. Raises as ``time``."""
-        request = Time(RaceOptions(regime, min_samples, budget_s, reason, seed))
+        """Verify and, where it is right, time a candidate of the search, in one round trip; ``against`` ran interleaved
+        with it, on the same operands. Raises as ``time``."""
+        options = RaceOptions(regime, min_samples, budget_s, "search", seed, shared=bool(against))
+        request = Time(options, dict(against or {}))
         verification, samples = self._ask(self._request(package, Verify(level, seed), request), cancel)
         if verification is None:
             raise MeasurementFailed("the measuring process answered without a verification")

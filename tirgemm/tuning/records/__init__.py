@@ -16,6 +16,8 @@ from tirgemm.timings import SearchSummary, Timings
 # Why samples were taken. Those of ``selection`` choose a kernel, those of ``report`` are its figures: taken afterwards,
 # because a choice flatters the samples that it was made by.
 Reason = Literal["search", "selection", "report", "noise", "other_regime"]
+# The baseline of a search's samples that makes them comparable: one kernel of the problem, beside every other.
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class SampleSet:
     """Raw samples of one measurement in microseconds per call, why it was taken and what it was taken under.
 
     ``baselines`` holds the samples of what ran interleaved with it in the same run, by name (``numpy_f32``,
-    ``torch.matmul``, ``default``). ``conditions``: clock_mhz, power_w, throttled, regime, fingerprint, at (UTC).
+    ``torch.matmul``, ``default``, ``reference``). ``conditions``: clock_mhz, power_w, throttled, regime, fingerprint,
+    at (UTC), and beside a reference reference_us.
     """
 
     samples_us: tuple[float, ...]
@@ -34,6 +37,15 @@ class SampleSet:
     @property
     def median_us(self) -> float:
         return statistics.median(self.samples_us)
+
+    @property
+    def comparable_us(self) -> float:
+        """The median; beside a reference as long as it takes where that takes its ``conditions["reference_us"]``.
+
+        The clock of a GPU at its power limit depends on what ran before, and differs by a third within one search.
+        """
+        beside, usual = self.baselines.get(REFERENCE), self.conditions.get("reference_us")
+        return self.median_us * usual / statistics.median(beside) if beside and usual else self.median_us
 
     def beside(self, name: str, samples_us: tuple[float, ...]) -> SampleSet:
         """The same, with samples of the same run as those of the baseline ``name``."""
@@ -96,9 +108,9 @@ class Candidate:
 
     @property
     def search_us(self) -> float | None:
-        """Median of the search's own samples, or None where it was not measured."""
-        medians = [s.median_us for s in self.sample_sets if s.reason in ("search", "noise")]
-        return medians[-1] if medians else None
+        """``comparable_us`` of the search's own samples, or None where it was not measured."""
+        times = [s.comparable_us for s in self.sample_sets if s.reason in ("search", "noise")]
+        return times[-1] if times else None
 
     def with_(self, **changes: Any) -> Candidate:
         return replace(self, **changes)

@@ -1,7 +1,8 @@
 """Times of one problem's candidates, made comparable where they were measured under different clocks.
 
 A sample set that has a reference beside it (``torch.matmul``, on a CPU ``numpy_f32``) is taken relative to that, then
-scaled by the reference's median over all of them.
+scaled by the reference's median over all of them. One of a search has a kernel of the same problem beside it
+(``SampleSet.comparable_us``).
 """
 
 from __future__ import annotations
@@ -83,4 +84,4 @@ def _beside(samples: SampleSet) -> float | None:
 def _scaled(samples: SampleSet, usual: float | None) -> float:
     reference = _beside(samples)
     scale = usual / reference if usual and reference else 1.0
-    return samples.median_us * (scale if 1 / _DISTURBED < scale < _DISTURBED else 1.0)
+    return samples.comparable_us * (scale if 1 / _DISTURBED < scale < _DISTURBED else 1.0)
