@@ -59,6 +59,14 @@ def test_trees_give_what_xgboost_gives_of_present_and_missing_features() -> None
     trees = TreeEnsemble.of_xgboost(bytes(booster.save_raw("json")).decode())
     used = [names.index(name) for name in trees.features]
     np.testing.assert_allclose(trees.predict(rows[:, used]), booster.predict(data), atol=1e-5)
+    # What equals a threshold is not less than it, and nought is nought whatever its sign.
+    grown = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    thresholds = np.array([bound for tree in grown for bound in tree["split_conditions"]], np.float32)
+    for values in (thresholds, np.nextafter(thresholds, -np.inf), np.array([0.0, -0.0], np.float32)):
+        exact = draw.choice(values, (300, 6))
+        expected = booster.predict(xgboost.DMatrix(exact, feature_names=names))
+        np.testing.assert_allclose(trees.predict(exact[:, used]), expected, atol=1e-5)
+    assert trees.predict(exact[:0, used]).shape == (0,)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"learner": {"objective": {"name": "rank:ndcg"}}}'])

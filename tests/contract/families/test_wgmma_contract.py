@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.families.family_contract import FamilyContract
 from tirgemm import detect
-from tirgemm.families.wgmma import Wgmma
+from tirgemm.families.wgmma import Wgmma, heuristic
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -72,6 +72,10 @@ class TestWgmma(FamilyContract):
     growing_gemms = ("65x63x72:f16:nt", "1025x1023x1032:f16:nt")
     small_gemms = tuple(DRAWN_WITH)
     random_configs = 1
+
+    def forget(self) -> None:
+        heuristic._shortlist.cache_clear()
+        heuristic._estimated.cache_clear()
 
     def test_default_and_random_configs_compile_as_predicted(self, small_gemm: str) -> None:
         """No spill, nothing serialised, shared memory and registers as the rules predicted."""
