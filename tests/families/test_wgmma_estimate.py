@@ -10,12 +10,14 @@ import pytest
 from tirgemm import Gemm
 from tirgemm.families.wgmma import Wgmma, estimate
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts
+from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.families.wgmma.planning.staging import Staging, chunk_columns
 from tirgemm.families.wgmma.planning.tile import Tile
 from tirgemm.families.wgmma.space import TILES_N
 from tirgemm.hardware import named_device
 
 H200 = named_device("sm_90a")
+FAMILY = Wgmma()
 
 
 def cuts(*, swap: int = 0, copied: bool = False, cluster_m: int = 1, split: int = 1) -> Cuts:
@@ -40,6 +42,20 @@ def test_all_columns_of_a_slab_are_loaded(layout: str) -> None:
     counted = estimate.loaded_columns(np.array(TILES_N), 0, gemm)
     for tile_n, columns in zip(TILES_N, counted.tolist(), strict=True):
         assert columns * 64 == Tile(gemm.trans_b, tile_n, 64, peers=1).elements
+
+
+@pytest.mark.parametrize(("layout", "swap", "across"), [("nn", 0, True), ("nt", 0, False), ("tt", 1, True)])
+def test_tiles_that_begin_between_lines_load_rows_that_do(layout: str, swap: int, across: bool) -> None:
+    """Of B's rows of n, or A's of m, a tile 184 wide begins at 16 bytes of a sector of 32, one of 96 between."""
+    aligned = Gemm(4096, 4096, 4096, layout=layout)
+    expected = {8: 16, 16: 32, 32: 64, 64: 128, 80: 32, 96: 64, 104: 16, 184: 16, 192: 128, 200: 16, 256: 128}
+    left, right = estimate._alignments(cuts(swap=swap), aligned)
+    of_tile = dict(zip(TILES_N, np.broadcast_to(right, len(TILES_N)).tolist(), strict=True))
+    assert {width: of_tile[width] for width in expected} == (expected if across else dict.fromkeys(expected, 128))
+    assert np.all(left == 128)
+    one = aligned.with_(m=64) if swap else aligned.with_(n=64)
+    _, right = estimate._alignments(cuts(swap=swap), one)
+    assert np.broadcast_to(right, len(TILES_N))[TILES_N.index(96)] == 128, "the only tile begins with the row"
 
 
 def test_what_threads_copy_has_no_rows_of_tma() -> None:
@@ -85,3 +101,16 @@ def test_misaligned_outputs_leave_in_wide_tiles(text: str) -> None:
     first, *_ = Wgmma().shortlist(Gemm.parse(text), H200, "sustained", 1, trained=False)
     assert first["tile_n"] >= 128
     assert not first["swap"]
+
+
+def test_copies_of_pieces_leave_an_sm_60_kib_of_l1() -> None:
+    """Shared memory of more than 196 KiB leaves 28, and pieces of a line are read from L2 again and again."""
+    for text in ("34x4096x1024:f16:tn", "274x4096x1024:bf16:tt", "1001x1021x1027:f16:nt", "300x2050x8190:f16:nt"):
+        gemm = Gemm.parse(text)
+        listed = [c for c in FAMILY.shortlist(gemm, H200, "sustained", 64) if c["load"] == "copy"]
+        assert listed or gemm.k == 1027, text
+        for config in listed:
+            cut = plan(gemm, config, H200.units)
+            assert cut.resident * (cut.memory.nbytes + 1024) <= 196 * 1024, config
+    whole = Gemm.parse("274x4096x1024:bf16:nt")
+    assert max(plan(whole, c, H200.units).memory.nbytes for c in FAMILY.shortlist(whole, H200, "sustained", 64)) > 2e5

@@ -13,13 +13,9 @@ import numpy as np
 
 from tirgemm.device import Device
 from tirgemm.families.base import LoadWaits
+from tirgemm.families.common.alignment import LINE_BYTES
 from tirgemm.families.common.fit_file import fitted_constants
-from tirgemm.families.wgmma.planning.alignment import (
-    lines_of_a_row,
-    loaded_by_tma,
-    misaligned_to_sectors,
-    stored_by_tma,
-)
+from tirgemm.families.wgmma.planning.alignment import SECTOR_BYTES, loaded_alignment, loaded_by_tma, stored_by_tma
 from tirgemm.families.wgmma.planning.plan import Plan
 from tirgemm.families.wgmma.planning.staging import chunk_columns
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, slab_extent, slab_width
@@ -152,9 +148,14 @@ def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constant
     compute = steps * (wgmma * (cuts.tile_m // 64) * (cuts.tile_k // 16) + beside) / clock
     loaded, loaded_n = loaded_rows(cuts.tile_m, cuts.swap, gemm), loaded_columns(cuts.tile_n, cuts.swap, gemm)
     stage = 2 * cuts.tile_k * (loaded / cuts.cluster_n + loaded_n / cuts.cluster_m)
+    left, right = _alignments(cuts, gemm)
+    # Of rows of 128 bytes in the mean, where they do not begin with a line.
     lines, misaligned = (
-        2 * cuts.tile_k * (loaded / cuts.cluster_n * left + loaded_n / cuts.cluster_m * right)
-        for left, right in (_by_side(cuts, gemm, lines_of_a_row), _by_side(cuts, gemm, misaligned_to_sectors))
+        2 * cuts.tile_k * (loaded / cuts.cluster_n * of_left + loaded_n / cuts.cluster_m * of_right)
+        for of_left, of_right in (
+            (2.0 - left / LINE_BYTES, 2.0 - right / LINE_BYTES),
+            (left < SECTOR_BYTES, right < SECTOR_BYTES),
+        )
     )
     latency = _load_clocks(cuts, stage, c)
     rate = np.maximum(stage / c.sm_load_bytes_per_clock, misaligned / c.misaligned_row_bytes_per_clock)
@@ -242,13 +243,23 @@ def _right_across(swap: Any, gemm: Gemm) -> Any:
     return np.where(swap, gemm.trans_a, not gemm.trans_b)
 
 
+def _alignments(cuts: Cuts, gemm: Gemm) -> tuple[Any, Any]:
+    """Bytes, at most those of a line of L2, to which rows that TMA loads for a tile are aligned, of the left operand
+    and of the right: less than the operand's own where k is not contiguous in it and tiles but the first begin between
+    lines. All those of the left operand begin with one."""
+    left, right = _by_side(cuts, gemm, loaded_alignment)
+    offset = ELEMENT_BYTES * np.asarray(cuts.tile_n)
+    between = _right_across(cuts.swap, gemm) & (np.where(cuts.swap, gemm.m_max, gemm.n) > cuts.tile_n)
+    return left, np.where(between, np.minimum(right, offset & -offset), right)
+
+
 def _narrow_rows(cuts: Cuts, gemm: Gemm) -> Any:
     """Rows of slabs narrower than 128 bytes (``slab_width``) that a block loads by TMA for one step: of the right
     operand, where k is not contiguous in memory."""
     width = slab_width(cuts.tile_n)
     narrow = _right_across(cuts.swap, gemm) & (width * ELEMENT_BYTES < SLAB_BYTES)
     _, by_tma = _by_side(cuts, gemm, loaded_by_tma)
-    rows = slab_extent(cuts.tile_n) // width * cuts.tile_k / cuts.cluster_m
+    rows = loaded_columns(cuts.tile_n, cuts.swap, gemm) // width * cuts.tile_k / cuts.cluster_m
     return np.where(narrow & (~np.asarray(cuts.copied, bool) | (by_tma > 0)), rows, 0.0)
 
 

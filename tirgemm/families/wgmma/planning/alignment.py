@@ -7,7 +7,7 @@ from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 _INPUTS: tuple[Operand, ...] = ("a", "b")
-_SECTOR_BYTES = 32
+SECTOR_BYTES = 32
 # k up to which copies by elements were the fastest of some problem on an H200.
 _MOST_K_BY_ELEMENTS = 128
 
@@ -33,21 +33,15 @@ def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:
     return gemm.align % 16 == 0 and _multiple(gemm, operand, 16 // DTYPE_BYTES[gemm.dtype])
 
 
-def lines_of_a_row(gemm: Gemm, operand: Operand) -> float:
-    """Lines of L2 that TMA reads for the 128 bytes of a tile's row, in the mean: more than one where the operand's rows
-    are no whole lines, and copies to aligned rows are."""
-    return 2.0 - row_alignment(gemm, operand) / LINE_BYTES if loaded_by_tma(gemm, operand) else 1.0
-
-
-def misaligned_to_sectors(gemm: Gemm, operand: Operand) -> bool:
-    """Whether TMA loads rows of A or B that are not aligned to the sectors of L2, as every other one where rows are an
-    odd multiple of 16 bytes apart. Copies to aligned rows are."""
-    return loaded_by_tma(gemm, operand) and row_alignment(gemm, operand) < _SECTOR_BYTES
+def loaded_alignment(gemm: Gemm, operand: Operand) -> int:
+    """Bytes, at most those of a line of L2, to which the rows of A or B are aligned that TMA loads. Copies to aligned
+    rows are to lines."""
+    return row_alignment(gemm, operand) if loaded_by_tma(gemm, operand) else LINE_BYTES
 
 
 def misaligned_to_lines(gemm: Gemm) -> bool:
     """Whether TMA loads rows of A or B that are not aligned to the lines of L2."""
-    return any(lines_of_a_row(gemm, operand) > 1.0 for operand in _INPUTS)
+    return any(loaded_alignment(gemm, operand) < LINE_BYTES for operand in _INPUTS)
 
 
 def copy_bytes(gemm: Gemm, operand: Operand) -> int:
