@@ -12,7 +12,7 @@ from benchmarks.pictures.standalone import STYLE
 from benchmarks.suite_tables import has_aligned_rows
 from benchmarks.tables import documents
 from tirgemm.analysis.figures.svg import circle, path, picture, text
-from tirgemm.bench.held_out import JUDGE_SEEDS
+from tirgemm.bench.held_out import NEWEST_SEEDS
 from tirgemm.gemm import Gemm
 
 DEVICE, VARIANT = "nvidia-h200", "quick"
@@ -30,10 +30,11 @@ class ProblemSpeed:
 
 
 def problem_speeds(results: Path) -> list[ProblemSpeed]:
-    """The problems of every judge suite that was measured on the device, in the regime ``sustained``."""
+    """The problems of the newest judge suites that were measured on the device, in the regime ``sustained``: earlier
+    ones were measured with earlier programs."""
     return [
         ProblemSpeed(Gemm.parse(row["gemm"]), min(row["baselines"][name]["ratio"] for name in BASELINES))
-        for seed in JUDGE_SEEDS
+        for seed in NEWEST_SEEDS
         for document in documents(results, f"judge-{seed}.sustained", DEVICE)
         for row in document["rows"]
         if row["variant"] == VARIANT and row["baselines"].keys() >= {*BASELINES}
@@ -44,7 +45,9 @@ def speed_picture(results: Path) -> str:
     """Work across, speed over cuBLAS up, both logarithmic: a dot a problem, and the line on which both are as fast."""
     shown = problem_speeds(results)
     if not shown:
-        return picture(_WIDTH, 40, f"Not measured yet: tirgemm bench judge-102 --variants {VARIANT}", [STYLE])
+        return picture(
+            _WIDTH, 40, f"Not measured yet: tirgemm bench judge-{NEWEST_SEEDS[0]} --variants {VARIANT}", [STYLE]
+        )
     work = [math.log10(point.gemm.flops) for point in shown]
     speed = [math.log2(point.ratio) for point in shown]
     x0, x1 = math.floor(min(work)), math.ceil(max(work))
