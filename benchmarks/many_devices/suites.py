@@ -2,8 +2,8 @@
 
 Every device has a ``tirgemm bench`` of its own, on its share of this process's CPUs, with suites of every so-manyth
 shape. A shape is raced on one device, its baselines beside it: a ratio never mixes devices. What is measured is joined
-with what the files held before; where seconds ran out, the same command goes on. With ``--sets`` it is the race of
-kernel sets (``benchmarks/kernel_sets/race.py``), and problems that differ in m alone stay on one device.
+with what the files held before, after an interrupt or SIGTERM too; the same command goes on. With ``--sets`` it is the
+race of kernel sets (``benchmarks/kernel_sets/race.py``), and problems that differ in m alone stay on one device.
 
 usage: python -m benchmarks.many_devices.suites judge-102 judge-103 --out benchmarks/results/nvidia-h200 --limit 400 \
            -- --variants zero_shot,quick --compress        options after -- go to `tirgemm bench`
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,9 @@ from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm
 from verification import command
 
+# How long a program may take to end once it was interrupted.
+_END_S = 20.0
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -42,18 +46,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, folder in enumerate(folders):
             for suite in suites:
                 write_share(suite, dealt(suite, len(folders), options.sets)[number], folder, options.out)
-        programs = []
-        for folder, device, cpus in zip(folders, served, shares_of_cpus(len(served)), strict=True):
-            program = _set_race(folder, suites) if options.sets else _bench(folder, suites)
-            same = ["--device", device.name, "--data", str(folder / "data"), "--resume", *_common(options)]
-            pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *program, *same, *given[cut + 1 :]]
-            programs.append(subprocess.Popen(pinned, cwd=ROOT))
-        codes = [program.wait() for program in programs]
-        for suite in suites:
-            join(suite, [folder / "results" for folder in folders], options.out)
+        programs: list[subprocess.Popen[bytes]] = []
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            for folder, device, cpus in zip(folders, served, shares_of_cpus(len(served)), strict=True):
+                program = _set_race(folder, suites) if options.sets else _bench(folder, suites)
+                same = ["--device", device.name, "--data", str(folder / "data"), "--resume", *_common(options)]
+                pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *program, *same, *given[cut + 1 :]]
+                programs.append(subprocess.Popen(pinned, cwd=ROOT))
+            codes = [program.wait() for program in programs]
+        finally:
+            for running in programs:
+                _end(running)
+            for suite in suites:
+                join(suite, [folder / "results" for folder in folders], options.out)
     if any(codes):
         raise ServiceError(f"tirgemm bench ended with {codes} on {', '.join(device.name for device in served)}")
     return 0
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """End a program that still runs; its rows are written as they come."""
+    if program.poll() is None:
+        program.send_signal(signal.SIGINT)
+        try:
+            program.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
 
 
 def dealt(suite: Suite, count: int, sets: bool = False) -> list[list[Gemm]]:

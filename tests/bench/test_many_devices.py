@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.many_devices import document as many_devices
-from benchmarks.many_devices import measure, rehearsal
+from benchmarks.many_devices import measure, rehearsal, suites
 from benchmarks.many_devices.document import QueueRun
 from benchmarks.many_devices.suites import dealt, join, shares_of_cpus, write_share
 from tests.service.support import CPU, ScriptedEngine
@@ -218,6 +220,36 @@ def test_shares_of_a_suite_are_joined_in_its_order_with_what_was_measured_before
     assert [stream["samples_us"] for stream in streams] == [[100.0], [101.0]], "both, although of one second"
     assert [(row["gemm"], row["message"]) for row in rows] == list(zip(texts, ["0", "1", "earlier"], strict=True))
     assert {row["commit"] for row in rows} == {"0" * 40}
+
+
+def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each program writes a row, then the last to do so has this one told to end."""
+    suite = Suite("two", "x", tuple(Gemm(8, 8, 8 * k) for k in (1, 2)))
+    about = environment(CPU, None, "0" * 40)
+
+    def measuring(folder: Path, _: Sequence[Suite]) -> list[str]:
+        (gemm,) = Suite.read(folder / "two.json").gemms
+        file = ResultsFile(tmp_path / f"{folder.name}.json", "two", "sustained", about, resume=False)
+        file.put(unmeasured_row(gemm, None, "quick", "skipped", folder.name))
+        code = "import os, pathlib, shutil, signal, sys, time\n"
+        code += f"shutil.copy({str(file.path)!r}, {str(folder / 'results' / 'two.sustained.json')!r})\n"
+        code += f"done = pathlib.Path({str(tmp_path)!r}); (done / ({folder.name!r} + '.done')).touch()\n"
+        code += "if len(list(done.glob('*.done'))) == 2: os.kill(os.getppid(), signal.SIGTERM)\n"
+        return [sys.executable, "-c", code + "time.sleep(600)"]
+
+    monkeypatch.setattr(suites, "_bench", measuring)
+    monkeypatch.setattr(suites, "suite_named", lambda _: suite)
+    monkeypatch.setattr(suites, "same_devices", lambda _: [CPU, CPU])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            suites.main(["two", "--out", str(tmp_path / "out")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    rows = load(tmp_path / "out" / "two.sustained.json")["rows"]
+    assert [(row["gemm"], row["message"]) for row in rows] == [
+        (str(gemm), str(i)) for i, gemm in enumerate(suite.gemms)
+    ]
 
 
 def test_devices_share_the_cpus_evenly() -> None:
