@@ -249,7 +249,8 @@ def _alignments(cuts: Cuts, gemm: Gemm) -> tuple[Any, Any]:
     lines. All those of the left operand begin with one."""
     left, right = _by_side(cuts, gemm, loaded_alignment)
     offset = ELEMENT_BYTES * np.asarray(cuts.tile_n)
-    between = _right_across(cuts.swap, gemm) & (np.where(cuts.swap, gemm.m_max, gemm.n) > cuts.tile_n)
+    several = np.where(cuts.swap, gemm.m_max, gemm.n) > cuts.tile_n
+    between = _right_across(cuts.swap, gemm) & several & _right_by_tma(cuts, gemm)
     return left, np.where(between, np.minimum(right, offset & -offset), right)
 
 
@@ -258,9 +259,14 @@ def _narrow_rows(cuts: Cuts, gemm: Gemm) -> Any:
     operand, where k is not contiguous in memory."""
     width = slab_width(cuts.tile_n)
     narrow = _right_across(cuts.swap, gemm) & (width * ELEMENT_BYTES < SLAB_BYTES)
-    _, by_tma = _by_side(cuts, gemm, loaded_by_tma)
     rows = loaded_columns(cuts.tile_n, cuts.swap, gemm) // width * cuts.tile_k / cuts.cluster_m
-    return np.where(narrow & (~np.asarray(cuts.copied, bool) | (by_tma > 0)), rows, 0.0)
+    return np.where(narrow & _right_by_tma(cuts, gemm), rows, 0.0)
+
+
+def _right_by_tma(cuts: Cuts, gemm: Gemm) -> Any:
+    """Whether TMA loads the right operand, or its copy to aligned rows: else threads copy it."""
+    _, by_tma = _by_side(cuts, gemm, loaded_by_tma)
+    return ~np.asarray(cuts.copied, bool) | (by_tma > 0)
 
 
 def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
