@@ -159,7 +159,11 @@ def _compact(candidate: Candidate, is_near: bool) -> Candidate:
             samples,
             samples_us=_thinned(samples.samples_us, count),
             baselines={name: _thinned(raw, count) for name, raw in samples.baselines.items()},
-            conditions={name: value for name, value in samples.conditions.items() if name not in dropped},
+            conditions={
+                name: _rounded(value) if name == "yardstick_us" else value
+                for name, value in samples.conditions.items()
+                if name not in dropped
+            },
         )
         for samples in candidate.sample_sets
     )

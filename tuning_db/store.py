@@ -13,7 +13,7 @@ from sqlalchemy import Boolean, ColumnElement, Connection, bindparam, delete, fu
 from tirgemm.device import Device
 from tirgemm.errors import DamagedRow, KernelPinned, StoreError
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import SEARCHED, Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
@@ -101,7 +101,7 @@ class SqlStore:
                     f"no candidate {key.config_digest} of {key.gemm} is recorded; record it before its samples"
                 )
             connection.execute(insert(SampleSetRow).values(rows.sample_values(number, samples)))
-            refresh_search_us(connection, number)
+            put_search_us(connection, number, [samples])
 
     def begin_attempt(self, key: CandidateKey) -> int:
         with self._record() as connection:
@@ -292,24 +292,20 @@ def add_missing_samples(
 ) -> int:
     """Append those sample sets that a candidate does not have yet; returns how many."""
     known = set(connection.execute(select(SampleSetRow.digest).where(SampleSetRow.candidate_id == number)).scalars())
-    fresh = [rows.sample_values(number, samples, origin) for samples in merged((), sample_sets)]
-    fresh = [values for values in fresh if values["digest"] not in known]
+    values = [(samples, rows.sample_values(number, samples, origin)) for samples in merged((), sample_sets)]
+    fresh = [(samples, row) for samples, row in values if row["digest"] not in known]
     if fresh:
-        connection.execute(insert(SampleSetRow), fresh)
-    refresh_search_us(connection, number)
+        connection.execute(insert(SampleSetRow), [row for _, row in fresh])
+    put_search_us(connection, number, [samples for samples, _ in fresh])
     return len(fresh)
 
 
-def refresh_search_us(connection: Connection, number: int) -> None:
-    """Keep the column equal to ``Candidate.search_us``: the median of the newest sample set of the search."""
-    newest = (
-        select(SampleSetRow.median_us)
-        .where(SampleSetRow.candidate_id == number, SampleSetRow.reason.in_(("search", "noise")))
-        .order_by(SampleSetRow.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    connection.execute(update(CandidateRow).where(CandidateRow.id == number).values(search_us=newest))
+def put_search_us(connection: Connection, number: int, sample_sets: Sequence[SampleSet]) -> None:
+    """Keep the column equal to ``Candidate.search_us`` where ``sample_sets`` were appended: the newest of the search
+    says it."""
+    times = [samples.comparable_us for samples in sample_sets if samples.reason in SEARCHED]
+    if times:
+        connection.execute(update(CandidateRow).where(CandidateRow.id == number).values(search_us=times[-1]))
 
 
 def write_kernel(

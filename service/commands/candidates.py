@@ -69,8 +69,8 @@ def _show(shown: Recorded) -> None:
         console.out.print(apart if names and apart.fits(console.out.width) else together)
     console.out.print()
     console.out.print(
-        "selection: again, in one run beside the other finalists; search: one after the other; shipped: it came with "
-        "tirgemm. Of what the rules pruned some examples of each rule are kept.",
+        "selection: again, in one run beside the other finalists; search: one after the other, on a GPU each beside a "
+        "yardstick, by which they are ordered; shipped: it came with tirgemm. Of what the rules pruned some examples of each rule are kept.",
         style="dim",
     )
 

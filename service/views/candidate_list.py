@@ -16,14 +16,14 @@ from tirgemm.config import Value
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.tuning.intervals import Interval, median_interval
-from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.models import CandidateRow, GemmRow
 from tirgemm.tuning_db.shipped.layered_store import without
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 # Why samples were taken, and the word for it; what is read first stands first. Finalists have several.
-STAGES = {"selection": ("selection",), "search": ("search", "noise")}
+STAGES = {"selection": ("selection",), "search": SEARCHED}
 _TIME_COLUMNS = ("us", "low_us", "high_us", "samples", "clock_mhz", "at")
 
 
@@ -50,7 +50,8 @@ class ListedCandidate:
 
     @property
     def us(self) -> float | None:
-        return self.times[0].samples.median_us if self.times else None
+        """To sort by: comparable with the others' of its stage."""
+        return self.times[0].samples.comparable_us if self.times else None
 
     @property
     def clock_mhz(self) -> int | None:

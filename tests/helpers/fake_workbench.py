@@ -19,6 +19,7 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_ar
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.measure.yardstick import Yardsticks
 from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -155,6 +156,8 @@ class FakeBench(Workbench):
     ) -> None:
         self.device = CPU
         self.store = store or MemoryStore()
+        self.yardsticks = Yardsticks()
+        self.ending: Exception = MeasurementCrashed("signal 11")
         self.signer = Signer.generate()
         self.fate, self.us = fate, us
         self.drift: Callable[[RaceOptions], float] = lambda _: 1.0  # by which all is slower in a run

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_YET = "not measured yet"
 # What stands in place of a table without figures.
 EMPTY_TABLE = "Not measured yet: `"
-# The row of what the kernels and models that ship reached, as a pattern.
+# The row of what the goals are compared with, as a pattern.
 TODAYS = r"\*\*judge-107, judge-108 together\*\*"
 
 

@@ -19,8 +19,10 @@ from tirgemm.families.common.ranking_model import user_file
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.tuning.budget import covers, effort_of
 from tirgemm.tuning.effort import Effort, effort_named
+from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
+from tirgemm.tuning.measure.yardstick import Yardsticks
 from tirgemm.tuning.ranking_training import write
-from tirgemm.tuning.records import KernelRecord, SampleSet
+from tirgemm.tuning.records import YARDSTICK, KernelRecord, SampleSet, Status
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.verify.result import Verification
@@ -152,12 +154,62 @@ class Throttled(FakeMeasurer):
         )
 
 
+def told_times(events: list[Event]) -> dict[str, float | None]:
+    return {event.config: event.us for event in events if isinstance(event, CandidateRecorded)}
+
+
 def test_a_clock_that_depends_on_what_ran_before_misleads_no_search(gpu: FakeBench) -> None:
     gpu.measurer = Throttled(gpu)
     record, events = tuned(gpu, Effort.STANDARD, COVERED)
     recorded = {str(config): gpu.us(config) for config in gpu.built}
-    told = {event.config: event.us for event in events if isinstance(event, CandidateRecorded)}
+    told = told_times(events)
     assert len(told) >= 16
     for config, us in told.items():
         assert us == pytest.approx(recorded[config])
     assert gpu.us(record.config) == min(recorded.values())
+
+
+def test_a_search_that_goes_on_in_another_process_has_the_same_yardstick(gpu: FakeBench) -> None:
+    """Its first candidate comes after a pause, too, and is compared with those of the search before."""
+    gpu.measurer = Throttled(gpu)
+    known, _ = tuned(gpu, Effort.QUICK, COVERED)
+    gpu.yardsticks = Yardsticks()
+    _, events = tuned(gpu, Effort.STANDARD, COVERED)
+    told = told_times(events)
+    assert len(told) >= 8
+    built = {str(config): gpu.us(config) for config in gpu.built}
+    for config, us in told.items():
+        assert us == pytest.approx(built[config])
+    beside = gpu.yardsticks.get(COVERED, "sustained")
+    assert beside is not None
+    assert beside.digest == known.config.digest
+    sets = [samples for c in gpu.store.candidates(COVERED, gpu.device.key, "sustained") for samples in c.sample_sets]
+    later = [samples for samples in sets if samples.conditions.get("yardstick") == known.config.digest]
+    assert len(later) >= len(told)
+    assert all(YARDSTICK in samples.baselines for samples in later)
+
+
+class Breaking(FakeMeasurer):
+    """Whatever is timed beside another kernel ends the process."""
+
+    def evaluate(self, package: bytes, regime: str, **asked: Any) -> tuple[Verification, SampleSet | None]:
+        if asked["against"]:
+            raise self.bench.ending
+        return super().evaluate(package, regime, **asked)
+
+
+@pytest.mark.parametrize("ending", [MeasurementCrashed("signal 11"), MeasurementTimedOut("no sign of life")])
+def test_a_yardstick_that_ends_the_process_is_no_candidates_fault(gpu: FakeBench, ending: Exception) -> None:
+    gpu.measurer, gpu.ending = Breaking(gpu), ending
+    record, events = tuned(gpu, Effort.QUICK, COVERED)
+    assert len(told_times(events)) >= 7
+    assert {event.status for event in events if isinstance(event, CandidateRecorded)} == {Status.MEASURED}
+    assert gpu.us(record.config) == min(map(gpu.us, gpu.built))
+
+
+def test_on_a_cpu_candidates_are_timed_alone() -> None:
+    bench = FakeBench()
+    bench.measurer = Breaking(bench)
+    bench.ending = MeasurementCrashed("timed beside another")
+    _, events = tuned(bench, Effort.QUICK)
+    assert {event.status for event in events if isinstance(event, CandidateRecorded)} == {Status.MEASURED}

@@ -33,9 +33,9 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 # The least rows of these were read one by one, of the first three on 2026-11-27, of the others on 2026-11-28: what was
-# fitted after that is judged by the seeds behind them. 108 was read on 2026-11-28, when nothing had been fitted since.
+# fitted after that is judged by the seeds behind them. 108 was read on 2026-11-28, too: 109 judges what was fitted then.
 READ_SEEDS = (102, 103, 104, 105, 106)
-# What the newest kernels, estimates and models are judged by.
+# Measured with the kernels and models of one commit, or not yet.
 NEWEST_SEEDS = (107, 108, 109)
 JUDGE_SEEDS = (*READ_SEEDS, *NEWEST_SEEDS)
 FIRST_APART = 105

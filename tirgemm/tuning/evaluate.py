@@ -6,25 +6,28 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, DeviceUnavailable, StoreError, TirgemmError, VerificationFailed
+from tirgemm.errors import ArtifactError, Cancelled, DeviceUnavailable, StoreError, TirgemmError, VerificationFailed
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
 from tirgemm.tuning.measure.conditions import now
+from tirgemm.tuning.measure.errors import MeasurementTimedOut
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SEARCH_SECONDS, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.measure.yardstick import Yardstick
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
-from tirgemm.tuning.records import REFERENCE, Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import YARDSTICK, Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search.search import Proposal
 from tirgemm.tuning.workbench import Workbench
 
@@ -40,23 +43,11 @@ FALLBACK_SAMPLES, FALLBACK_SECONDS = SEARCH_SAMPLES, SEARCH_SECONDS
 KEPT_BUILDS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """The kernel that a search's candidates are timed beside, and how long it took when it was timed first."""
-
-    package: bytes
-    us: float
-
-    def noted(self, samples: SampleSet) -> SampleSet:
-        """``samples`` that were taken beside it."""
-        return replace(samples, conditions=samples.conditions | {"reference_us": self.us})
-
-
 class Evaluator:
     """Evaluates configs of one problem on one workbench in one regime.
 
-    On a GPU candidates are timed beside a reference, the first kernel that was timed: candidates are timed one after
-    the other, and after a pause the clock is higher than the power limit lets it stay.
+    On a GPU candidates are timed beside a yardstick: of several runs the same, the kernel that answers so far, else the
+    first that is timed.
     """
 
     def __init__(self, gemm: Gemm, workbench: Workbench, regime: Regime, *, seed: int, cancel: Flag) -> None:
@@ -67,7 +58,6 @@ class Evaluator:
         self.cancel = cancel
         self._default: tuple[Config, Binary] | None = None
         self._fastest: list[tuple[float, Config, Binary]] = []
-        self._reference: Reference | None = None
         self._keeping = threading.Lock()
 
     @property
@@ -147,10 +137,12 @@ class Evaluator:
     ) -> list[Candidate | BaseException]:
         """What became of each, the first in this thread, the others beside it."""
         own, *others = zip(begun, builds, measurers, strict=True)
+        # What the others are timed beside comes first.
+        first = [self._outcome(*own)] if self.workbench.device.kind == "cuda" and self._yardstick() is None else []
         with ThreadPoolExecutor(max(1, len(others)), thread_name_prefix="tirgemm-measure") as threads:
             asked = spans.traceparent()
             futures = [threads.submit(self._traced_outcome, asked, *work) for work in others]
-            outcomes = [self._outcome(*own), *(future.result() for future in futures)]
+            outcomes = [*(first or [self._outcome(*own)]), *(future.result() for future in futures)]
         for number, (base, build, _) in enumerate(others, 1):
             if isinstance(outcomes[number], DeviceUnavailable):
                 outcomes[number] = self._outcome(base, build, measurers[0])
@@ -179,26 +171,59 @@ class Evaluator:
             binary = build.result()
             package = self.workbench.package(self.gemm, candidate.config, binary)
             candidate = self._hashed(candidate, binary, package)
-            reference = self._reference
-            against = {} if reference is None else {REFERENCE: reference.package}
-            verification, samples = measurer.evaluate(
-                package, self.regime, seed=self.seed, against=against, cancel=self.cancel
-            )
+            verification, samples = self._timed(candidate, package, measurer)
         except TirgemmError as error:
             return failed(candidate, error)
         if not verification.passed or samples is None:
             return candidate.with_(status=Status.WRONG, error=verification.error, message=wrong_message(verification))
-        samples = samples if reference is None else reference.noted(samples)
-        self._refer_to(package, samples)
+        self._offer_yardstick(candidate.config, package, samples)
         with self._keeping:
             fastest = sorted([*self._fastest, (samples.comparable_us, candidate.config, binary)], key=itemgetter(0))
             self._fastest = fastest[:KEPT_BUILDS]
         return candidate.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
 
-    def _refer_to(self, package: bytes, samples: SampleSet) -> None:
-        """Time candidates beside this kernel from now on, where there is none yet."""
-        if self._reference is None and self.workbench.device.kind == "cuda":
-            self._reference = Reference(package, samples.median_us)
+    def _timed(self, candidate: Candidate, package: bytes, measurer: Measurer) -> tuple[Verification, SampleSet | None]:
+        """The verification and, beside the yardstick, the samples of a candidate: alone, where the process ends with
+        both, which may be the yardstick's doing. Where it is another is taken."""
+        ask = partial(measurer.evaluate, package, self.regime, seed=self.seed, cancel=self.cancel)
+        yardstick = self._yardstick()
+        if yardstick is None or yardstick.digest == candidate.config.digest:
+            return ask(against={})
+        try:
+            verification, samples = ask(against={YARDSTICK: yardstick.package})
+        except (MeasurementCrashed, MeasurementTimedOut):
+            alone = ask(against={})
+            self.workbench.yardsticks.drop(self.gemm, self.regime)
+            return alone
+        return verification, None if samples is None else yardstick.mark(samples)
+
+    def _yardstick(self) -> Yardstick | None:
+        """The problem's yardstick on a GPU, if it has one: else the kernel that answers so far, with its recorded
+        time."""
+        if self.workbench.device.kind != "cuda":
+            return None
+        if (kept := self.workbench.yardsticks.get(self.gemm, self.regime)) is not None:
+            return kept
+        store = self.workbench.store
+        known = store.kernel(self.gemm, self.workbench.device.key, self.regime)
+        recorded = None if known is None or known.gemm != self.gemm else store.candidate(self.key(known.config))
+        if known is None or recorded is None or recorded.search_us is None:
+            return None
+        try:
+            package = store.get_blob(known.artifact_sha256)
+            self.kernel_sha256(package)
+        except (StoreError, ArtifactError):  # not there any more, or signed by another
+            return None
+        self.workbench.yardsticks.offer(
+            self.gemm, self.regime, Yardstick(known.config.digest, package, recorded.search_us)
+        )
+        return self.workbench.yardsticks.get(self.gemm, self.regime)
+
+    def _offer_yardstick(self, config: Config, package: bytes, samples: SampleSet) -> None:
+        """Let candidates be timed beside this kernel from now on, where there is no other."""
+        if self.workbench.device.kind == "cuda":
+            yardstick = Yardstick(config.digest, package, samples.comparable_us)
+            self.workbench.yardsticks.offer(self.gemm, self.regime, yardstick)
 
     def _hashed(self, base: Candidate, binary: Binary, package: bytes) -> Candidate:
         return base.with_(
@@ -263,7 +288,7 @@ class Evaluator:
         options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed)
         baselines = self.quick_baselines if last else self.ready_baselines
         samples = self.race({config.digest: package}, baselines, options).of(config.digest)
-        self._refer_to(package, samples)
+        self._offer_yardstick(config, package, samples)
         self.record_measured(config, binary, package, certificate, samples)
         self.workbench.keep_built(self.gemm, config, build)
         timings = Timings({self.regime: timing_summary(samples)}, str(config))

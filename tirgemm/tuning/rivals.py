@@ -10,7 +10,7 @@ from typing import Any
 from tirgemm.config import Config, Value
 from tirgemm.gemm import Regime
 from tirgemm.status import Role
-from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import SEARCHED, Candidate, KernelRecord, SampleSet, Status
 
 _FAILURES = (Status.BUILD_FAILED, Status.WRONG, Status.TIMED_OUT, Status.CRASHED)
 
@@ -48,7 +48,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
     """The fastest of the others: its median beside the kernel's, both of one ``reason`` to measure (``selection``: in
-    one interleaved run; ``search``: one after the other)."""
+    one interleaved run; ``search``: one after the other, comparable times)."""
 
     config: Config
     us: float
@@ -133,7 +133,7 @@ def _runner_up(record: KernelRecord, candidates: Sequence[Candidate]) -> RunnerU
     kernel = next((c for c in measured if c.config.digest == record.config.digest), None)
     if kernel is None:
         return None
-    for reason, reasons in (("selection", ("selection",)), ("search", ("search", "noise"))):
+    for reason, reasons in (("selection", ("selection",)), ("search", SEARCHED)):
         own = _median(kernel, reasons)
         others = [(us, c.config) for c in measured if c is not kernel and (us := _median(c, reasons)) is not None]
         if own is not None and others:
@@ -144,7 +144,7 @@ def _runner_up(record: KernelRecord, candidates: Sequence[Candidate]) -> RunnerU
 
 def _median(candidate: Candidate, reasons: tuple[str, ...]) -> float | None:
     sample_sets: list[SampleSet] = [s for s in candidate.sample_sets if s.reason in reasons]
-    return sample_sets[-1].median_us if sample_sets else None
+    return sample_sets[-1].comparable_us if sample_sets else None
 
 
 def differences(kernel: Config, other: Config) -> tuple[Difference, ...]:

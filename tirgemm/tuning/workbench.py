@@ -26,6 +26,7 @@ from tirgemm.tuning.build.prepared import PreparedBuilds
 from tirgemm.tuning.build.processes import BUILDER, Builders
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.measurer import StartMeasuring, measuring_child
+from tirgemm.tuning.measure.yardstick import Yardsticks
 from tirgemm.tuning.process.locks import OnWait
 from tirgemm.tuning.records.store import Store
 
@@ -77,6 +78,7 @@ class Workbench(Closing):
         self.store = store
         self.signer = signer or Signer.generate()
         self._ahead: dict[tuple[Gemm, Config], Future[Binary]] = {}
+        self.yardsticks = Yardsticks()
         self.pool = BuildPool(device, processes=processes, lock_dir=lock_dir, builder=builder)
         self.measurer = (
             Measurer(
@@ -125,7 +127,7 @@ class Workbench(Closing):
     def on(self, store: Store) -> Workbench:
         """This workbench, its processes and its key, with another store."""
         other = copy.copy(self)
-        other.store = store
+        other.store, other.yardsticks = store, Yardsticks()
         store.put_device(self.device)
         return other
 

@@ -48,7 +48,7 @@ class ImportRow(Base):
 
 
 class CandidateRow(Base):
-    """A candidate. ``search_us`` is the search's median, to sort by."""
+    """A candidate. ``search_us`` is its comparable time in the search, to sort by."""
 
     __tablename__ = "candidates"
     __table_args__ = (

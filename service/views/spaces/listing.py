@@ -44,7 +44,7 @@ class SpaceFilter:
 @dataclass(frozen=True, slots=True)
 class SpaceSummary:
     """How many candidates a space has, by ``statuses`` and by ``families``, and how many of them came with the package.
-    ``best_us``: the least median of the search's samples, of the family ``best_family``; None where nothing was
+    ``best_us``: the least time of the search's samples, of the family ``best_family``; None where nothing was
     measured."""
 
     gemm: str

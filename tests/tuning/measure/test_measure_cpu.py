@@ -148,6 +148,16 @@ def test_a_right_kernel_is_verified_and_timed_in_one_round_trip(measurer: Measur
     assert {"at", "loadavg", "swapped", "m"} <= set(samples.conditions)
 
 
+def test_a_candidate_is_timed_beside_another_kernel_on_the_same_operands(measurer: Measurer, package: Packages) -> None:
+    against = {"yardstick": package("SLOW")}
+    verification, samples = measurer.evaluate(package("RIGHT"), "sustained", seed=5, against=against)
+    assert verification.passed
+    assert samples is not None
+    assert samples.baselines.keys() == {"yardstick"}
+    assert len(samples.baselines["yardstick"]) >= 5
+    assert samples.conditions["shared"]
+
+
 @pytest.mark.parametrize("mutant", ["LAST_K", "EDGE", "BETA", "SWAPPED", "UNWRITTEN"])
 def test_a_wrong_packaged_kernel_is_caught_and_not_timed(measurer: Measurer, package: Packages, mutant: str) -> None:
     verification, samples = measurer.evaluate(package(mutant), "sustained")

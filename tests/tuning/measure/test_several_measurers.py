@@ -11,8 +11,12 @@ from tests.tuning.test_tune import candidates, default, tuning
 from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DeviceUnavailable
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import SampleSet, Status
+from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.verify import Verification
 
 pytestmark = pytest.mark.usefixtures("all_scored")
@@ -101,3 +105,26 @@ def test_a_cancel_withdraws_what_every_device_had() -> None:
     assert interrupted
     for config in interrupted:
         assert bench.store.begin_attempt(tuning(bench).evaluator.key(config)) == 1
+
+
+def test_on_gpus_the_first_candidate_is_the_yardstick_of_all_devices() -> None:
+    bench = FakeBench()
+    bench.device = named_device("sm_90a").with_(uuid="GPU-0", index=0)
+    beside: list[bool] = []
+
+    class Noting(FakeMeasurer):
+        def evaluate(
+            self, package: bytes, regime: str, *, seed: int, against: dict[str, bytes], cancel: StopSignal
+        ) -> tuple[Verification, SampleSet | None]:
+            beside.append(bool(against))
+            return super().evaluate(package, regime, seed=seed, against=against, cancel=cancel)
+
+    bench.measurer = Noting(bench)
+    problem = Gemm.parse("64x64x64:f16:nt")
+    search = Tuning(
+        problem, helped(bench, Noting(bench)), "sustained", Budget(8, 600.0), families=["simt"]
+    ).search_loop()
+    search.propose()
+    search.take_finished_builds(list(search.building))
+    search.measure(search.tuning.evaluator.measurers)
+    assert beside == [False, True]

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.toy_family import DEVICE
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.records import REFERENCE, Candidate, SampleSet, Status
+from tirgemm.tuning.records import YARDSTICK, Candidate, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest, reference_us
 
 GEMM = Gemm.parse("127x129x1021:f16:nt")
@@ -58,11 +58,14 @@ def test_samples_of_a_selection_are_no_times_of_the_search() -> None:
     assert comparable_times([selected]) == {A: 12.0}
 
 
-def test_a_reference_beside_a_searchs_samples_takes_the_clock_out() -> None:
-    """The reference took 20 us at first, then 25 beside A, whose clock was lower, and 18 beside B."""
-    beside_a = SampleSet((30.0,), baselines={REFERENCE: (25.0,)}, conditions={"reference_us": 20.0})
-    beside_b = SampleSet((22.5,), baselines={REFERENCE: (18.0,)}, conditions={"reference_us": 20.0})
+def test_a_yardstick_beside_a_searchs_samples_takes_the_clock_out() -> None:
+    """The yardstick C took 20 us at first, alone; then 25 beside A, whose clock was lower, and 27 beside B."""
+    marks = {"yardstick": C.digest, "yardstick_us": 20.0}
+    beside_a = SampleSet((30.0,), baselines={YARDSTICK: (25.0,)}, conditions=marks)
+    beside_b = SampleSet((36.45,), baselines={YARDSTICK: (27.0,)}, conditions=marks)
     a, b = (candidate(config).with_(sample_sets=(taken,)) for config, taken in ((A, beside_a), (B, beside_b)))
-    assert (a.search_us, b.search_us) == (pytest.approx(24.0), pytest.approx(25.0))
-    assert comparable_times([a, b]) == {A: pytest.approx(24.0), B: pytest.approx(25.0)}
-    assert fastest([b, a]) == [A]
+    first = candidate(C, (20.0, None, 1))
+    assert [one.search_us for one in (a, b, first)] == pytest.approx([24.0, 27.0, 20.0])
+    assert comparable_times([a, b, first]) == pytest.approx({A: 31.2, B: 35.1, C: 26.0}), "as long as beside others"
+    assert fastest([b, a, first], 3) == [C, A, B]
+    assert comparable_times([first]) == {C: 20.0}

@@ -16,8 +16,10 @@ from tirgemm.timings import SearchSummary, Timings
 # Why samples were taken. Those of ``selection`` choose a kernel, those of ``report`` are its figures: taken afterwards,
 # because a choice flatters the samples that it was made by.
 Reason = Literal["search", "selection", "report", "noise", "other_regime"]
+# The search's own: of these a candidate's time is taken while it goes on.
+SEARCHED: tuple[Reason, ...] = ("search", "noise")
 # The baseline of a search's samples that makes them comparable: one kernel of the problem, beside every other.
-REFERENCE = "reference"
+YARDSTICK = "yardstick"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,8 @@ class SampleSet:
     """Raw samples of one measurement in microseconds per call, why it was taken and what it was taken under.
 
     ``baselines`` holds the samples of what ran interleaved with it in the same run, by name (``numpy_f32``,
-    ``torch.matmul``, ``default``, ``reference``). ``conditions``: clock_mhz, power_w, throttled, regime, fingerprint,
-    at (UTC), and beside a reference reference_us.
+    ``torch.matmul``, ``default``, ``yardstick``). ``conditions``: clock_mhz, power_w, throttled, regime, fingerprint,
+    at (UTC); beside a yardstick its config's digest and its time in the records (``yardstick``, ``yardstick_us``).
     """
 
     samples_us: tuple[float, ...]
@@ -40,12 +42,9 @@ class SampleSet:
 
     @property
     def comparable_us(self) -> float:
-        """The median; beside a reference as long as it takes where that takes its ``conditions["reference_us"]``.
-
-        The clock of a GPU at its power limit depends on what ran before, and differs by a third within one search.
-        """
-        beside, usual = self.baselines.get(REFERENCE), self.conditions.get("reference_us")
-        return self.median_us * usual / statistics.median(beside) if beside and usual else self.median_us
+        """The median; beside a yardstick the yardstick's recorded time over its median in this run, times that."""
+        beside, recorded = self.baselines.get(YARDSTICK), self.conditions.get("yardstick_us")
+        return self.median_us * recorded / statistics.median(beside) if beside and recorded else self.median_us
 
     def beside(self, name: str, samples_us: tuple[float, ...]) -> SampleSet:
         """The same, with samples of the same run as those of the baseline ``name``."""
@@ -109,7 +108,7 @@ class Candidate:
     @property
     def search_us(self) -> float | None:
         """``comparable_us`` of the search's own samples, or None where it was not measured."""
-        times = [s.comparable_us for s in self.sample_sets if s.reason in ("search", "noise")]
+        times = [s.comparable_us for s in self.sample_sets if s.reason in SEARCHED]
         return times[-1] if times else None
 
     def with_(self, **changes: Any) -> Candidate:

@@ -1,8 +1,9 @@
 """Times of one problem's candidates, made comparable where they were measured under different clocks.
 
 A sample set that has a reference beside it (``torch.matmul``, on a CPU ``numpy_f32``) is taken relative to that, then
-scaled by the reference's median over all of them. One of a search has a kernel of the same problem beside it
-(``SampleSet.comparable_us``).
+scaled by the reference's median over all of them. Those of
+a search on a GPU have one kernel of the problem beside them, the yardstick, and are taken relative to its median over
+all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.records import SEARCHED, YARDSTICK, Candidate, SampleSet, Status
 from tirgemm.tuning.records.store import Store
 
 REFERENCES = ("torch.matmul", "numpy_f32")
@@ -39,10 +40,14 @@ def comparable_times(candidates: Sequence[Candidate]) -> dict[Config, float | No
 
     ``candidates`` are those of one problem on one device in one regime.
     """
-    usual = reference_us(candidates)
+    usual, paces = reference_us(candidates), _paces(candidates)
     times: dict[Config, float | None] = {}
     for candidate in candidates:
-        measured = [_scaled(samples, usual) for samples in _of_search(candidate)]
+        mine = candidate.config.digest
+        measured = [
+            _scaled(samples, usual) * paces.get(samples.conditions.get("yardstick", mine), 1.0)
+            for samples in _of_search(candidate)
+        ]
         if candidate.status is Status.MEASURED and measured:
             times[candidate.config] = statistics.median(measured)
         elif candidate.status not in (Status.MEASURED, Status.PRUNED):
@@ -71,7 +76,7 @@ def known_candidates(store: Store, gemm: Gemm, device: Device, regime: Regime) -
 
 
 def _of_search(candidate: Candidate) -> list[SampleSet]:
-    return [samples for samples in candidate.sample_sets if samples.reason in ("search", "noise")]
+    return [samples for samples in candidate.sample_sets if samples.reason in SEARCHED]
 
 
 def _beside(samples: SampleSet) -> float | None:
@@ -79,6 +84,17 @@ def _beside(samples: SampleSet) -> float | None:
     return next(
         (statistics.median(samples.baselines[name]) for name in REFERENCES if samples.baselines.get(name)), None
     )
+
+
+def _paces(candidates: Iterable[Candidate]) -> dict[str, float]:
+    """How long each yardstick took beside others, in the median, over its recorded time: that was taken once, alone."""
+    paces: dict[str, list[float]] = {}
+    for samples in (samples for candidate in candidates for samples in _of_search(candidate)):
+        beside, conditions = samples.baselines.get(YARDSTICK), samples.conditions
+        if beside and conditions.get("yardstick_us"):
+            pace = statistics.median(beside) / conditions["yardstick_us"]
+            paces.setdefault(conditions["yardstick"], []).append(pace)
+    return {digest: statistics.median(measured) for digest, measured in paces.items()}
 
 
 def _scaled(samples: SampleSet, usual: float | None) -> float:
