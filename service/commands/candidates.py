@@ -70,7 +70,8 @@ def _show(shown: Recorded) -> None:
     console.out.print()
     console.out.print(
         "selection: again, in one run beside the other finalists; search: one after the other, on a GPU each beside a "
-        "yardstick, by which they are ordered; shipped: it came with tirgemm. Of what the rules pruned some examples of each rule are kept.",
+        "yardstick, by which they are ordered; shipped: it came with tirgemm. Of what the rules pruned some examples "
+        "of each rule are kept.",
         style="dim",
     )
 

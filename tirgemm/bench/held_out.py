@@ -33,7 +33,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 # The least rows of these were read one by one, of the first three on 2026-11-27, of the others on 2026-11-28: what was
-# fitted after that is judged by the seeds behind them. 108 was read on 2026-11-28, too: 109 judges what was fitted then.
+# fitted after that is judged by the seeds behind them. 108 was read on 2026-11-28, too: 109 judges what came then.
 READ_SEEDS = (102, 103, 104, 105, 106)
 # Measured with the kernels and models of one commit, or not yet.
 NEWEST_SEEDS = (107, 108, 109)
