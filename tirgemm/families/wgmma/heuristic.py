@@ -79,7 +79,7 @@ _MOST_STAGES = 10
 # What barriers take of shared memory at most.
 _BARRIER_BYTES = 8 * 2 * (_MOST_STAGES + 1)
 # Shared memory beside which an SM has 60 KiB of L1; with more it has 28. What threads copy in pieces goes through it
-# (cp.async of less than 16 bytes): on an H200 two kernels with a stage less, and other changes, were 12 and 15 % faster.
+# (cp.async of less than 16 bytes): on an H200 two kernels of a stage less, and other changes, were 12 and 15 % faster.
 _SHARED_BESIDE_L1 = 196 * 1024
 # Cuts that are looked at, best-estimated first, and those of them that every raster is looked at of.
 _TRIES, _RASTERED = 256, 12
