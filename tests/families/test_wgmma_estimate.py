@@ -116,7 +116,7 @@ def test_misaligned_outputs_leave_in_wide_tiles(text: str) -> None:
 
 
 def test_copies_of_pieces_leave_an_sm_60_kib_of_l1() -> None:
-    """Shared memory of more than 196 KiB leaves 28, and pieces of a line are read from L2 again and again."""
+    """Beside more than 196 KiB of shared memory there are 28."""
     for text in ("34x4096x1024:f16:tn", "274x4096x1024:bf16:tt", "300x2050x8190:f16:nt"):
         gemm = Gemm.parse(text)
         listed = [c for c in FAMILY.shortlist(gemm, H200, "sustained", 64) if c["load"] == "copy"]

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.errors import ArtifactError, Cancelled, DeviceUnavailable, StoreError, TirgemmError, VerificationFailed
+from tirgemm.errors import (
+    ArtifactError,
+    Cancelled,
+    DeviceUnavailable,
+    InvalidRequest,
+    StoreError,
+    TirgemmError,
+    VerificationFailed,
+)
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.status import Role
 from tirgemm.timings import BaselineTime, Timing, Timings
@@ -24,7 +32,7 @@ from tirgemm.tuning.measure.errors import MeasurementTimedOut
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SEARCH_SECONDS, SLOW_BASELINES
 from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.measure.yardstick import Yardstick
+from tirgemm.tuning.measure.yardstick import Yardstick, answering
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.records import YARDSTICK, Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
@@ -46,8 +54,8 @@ KEPT_BUILDS = 8
 class Evaluator:
     """Evaluates configs of one problem on one workbench in one regime.
 
-    On a GPU candidates are timed beside a yardstick: of several runs the same, the kernel that answers so far, else the
-    first that is timed.
+    On a GPU candidates are timed beside a yardstick, the same for all searches of the problem in this process: the
+    kernel that answered when the first of them began, else the first that was timed.
     """
 
     def __init__(self, gemm: Gemm, workbench: Workbench, regime: Regime, *, seed: int, cancel: Flag) -> None:
@@ -137,7 +145,7 @@ class Evaluator:
     ) -> list[Candidate | BaseException]:
         """What became of each, the first in this thread, the others beside it."""
         own, *others = zip(begun, builds, measurers, strict=True)
-        # What the others are timed beside comes first.
+        # Where there is nothing to time candidates beside, the first of them, if it is right, is for the others.
         first = [self._outcome(*own)] if self.workbench.device.kind == "cuda" and self._yardstick() is None else []
         with ThreadPoolExecutor(max(1, len(others)), thread_name_prefix="tirgemm-measure") as threads:
             asked = spans.traceparent()
@@ -171,7 +179,7 @@ class Evaluator:
             binary = build.result()
             package = self.workbench.package(self.gemm, candidate.config, binary)
             candidate = self._hashed(candidate, binary, package)
-            verification, samples = self._timed(candidate, package, measurer)
+            verification, samples = self._timed(package, measurer)
         except TirgemmError as error:
             return failed(candidate, error)
         if not verification.passed or samples is None:
@@ -182,20 +190,26 @@ class Evaluator:
             self._fastest = fastest[:KEPT_BUILDS]
         return candidate.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
 
-    def _timed(self, candidate: Candidate, package: bytes, measurer: Measurer) -> tuple[Verification, SampleSet | None]:
-        """The verification and, beside the yardstick, the samples of a candidate: alone, where the process ends with
-        both, which may be the yardstick's doing. Where it is another is taken."""
+    def _timed(self, package: bytes, measurer: Measurer) -> tuple[Verification, SampleSet | None]:
+        """The verification of a candidate, and its samples beside the yardstick.
+
+        Where both end the process, and the yardstick has not run in this one before, the candidate runs alone, and the
+        yardstick is not used again.
+        """
         ask = partial(measurer.evaluate, package, self.regime, seed=self.seed, cancel=self.cancel)
-        yardstick = self._yardstick()
-        if yardstick is None or yardstick.digest == candidate.config.digest:
+        yardstick, yardsticks = self._yardstick(), self.workbench.yardsticks
+        if yardstick is None:
             return ask(against={})
         try:
             verification, samples = ask(against={YARDSTICK: yardstick.package})
-        except (MeasurementCrashed, MeasurementTimedOut):
-            alone = ask(against={})
-            self.workbench.yardsticks.drop(self.gemm, self.regime)
-            return alone
-        return verification, None if samples is None else yardstick.mark(samples)
+        except (MeasurementCrashed, MeasurementTimedOut, ArtifactError, InvalidRequest):
+            if not yardsticks.refuse(self.gemm, self.regime, yardstick):
+                raise
+            return ask(against={})
+        if samples is None:
+            return verification, None
+        yardsticks.prove(yardstick)
+        return verification, yardstick.mark(samples)
 
     def _yardstick(self) -> Yardstick | None:
         """The problem's yardstick on a GPU, if it has one: else the kernel that answers so far, with its recorded
@@ -204,26 +218,16 @@ class Evaluator:
             return None
         if (kept := self.workbench.yardsticks.get(self.gemm, self.regime)) is not None:
             return kept
-        store = self.workbench.store
-        known = store.kernel(self.gemm, self.workbench.device.key, self.regime)
-        recorded = None if known is None or known.gemm != self.gemm else store.candidate(self.key(known.config))
-        if known is None or recorded is None or recorded.search_us is None:
-            return None
-        try:
-            package = store.get_blob(known.artifact_sha256)
-            self.kernel_sha256(package)
-        except (StoreError, ArtifactError):  # not there any more, or signed by another
-            return None
-        self.workbench.yardsticks.offer(
-            self.gemm, self.regime, Yardstick(known.config.digest, package, recorded.search_us)
-        )
+        stored = answering(self.workbench.store, self.gemm, self.workbench.device.key, self.regime, self.kernel_sha256)
+        if stored is not None:
+            self.workbench.yardsticks.offer(self.gemm, self.regime, stored, proven=False)
         return self.workbench.yardsticks.get(self.gemm, self.regime)
 
     def _offer_yardstick(self, config: Config, package: bytes, samples: SampleSet) -> None:
         """Let candidates be timed beside this kernel from now on, where there is no other."""
         if self.workbench.device.kind == "cuda":
             yardstick = Yardstick(config.digest, package, samples.comparable_us)
-            self.workbench.yardsticks.offer(self.gemm, self.regime, yardstick)
+            self.workbench.yardsticks.offer(self.gemm, self.regime, yardstick, proven=True)
 
     def _hashed(self, base: Candidate, binary: Binary, package: bytes) -> Candidate:
         return base.with_(

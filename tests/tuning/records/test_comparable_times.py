@@ -69,3 +69,22 @@ def test_a_yardstick_beside_a_searchs_samples_takes_the_clock_out() -> None:
     assert comparable_times([a, b, first]) == pytest.approx({A: 31.2, B: 35.1, C: 26.0}), "as long as beside others"
     assert fastest([b, a, first], 3) == [C, A, B]
     assert comparable_times([first]) == {C: 20.0}
+
+
+def test_a_candidate_that_was_timed_alone_is_compared_with_a_yardsticks_recorded_time() -> None:
+    """B was timed before there were yardsticks, a tenth slower than C; A beside C, when the clock was lower."""
+    marks = {"yardstick": C.digest, "yardstick_us": 20.0}
+    beside = SampleSet((30.0,), baselines={YARDSTICK: (25.0,)}, conditions=marks)
+    a = candidate(A).with_(sample_sets=(beside,))
+    times = comparable_times([a, candidate(B, (22.0, None, 1)), candidate(C, (20.0, None, 1))])
+    assert times == pytest.approx({A: 24.0, B: 22.0, C: 20.0})
+
+
+def test_runs_with_other_recorded_times_of_a_yardstick_are_comparable() -> None:
+    """On two hosts C was recorded with 20 and 22 us, and took 25 beside A and B alike."""
+    sets = [
+        SampleSet((us,), baselines={YARDSTICK: (25.0,)}, conditions={"yardstick": C.digest, "yardstick_us": recorded})
+        for us, recorded in ((30.0, 20.0), (27.5, 22.0))
+    ]
+    a, b = (candidate(config).with_(sample_sets=(taken,)) for config, taken in zip((A, B), sets, strict=True))
+    assert comparable_times([a, b, candidate(C, (22.0, None, 1))]) == pytest.approx({A: 30.0, B: 27.5, C: 25.0})

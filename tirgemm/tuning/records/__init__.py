@@ -42,7 +42,7 @@ class SampleSet:
 
     @property
     def comparable_us(self) -> float:
-        """The median; beside a yardstick the yardstick's recorded time over its median in this run, times that."""
+        """The median; beside a yardstick times ``conditions["yardstick_us"]`` over the yardstick's own median here."""
         beside, recorded = self.baselines.get(YARDSTICK), self.conditions.get("yardstick_us")
         return self.median_us * recorded / statistics.median(beside) if beside and recorded else self.median_us
 

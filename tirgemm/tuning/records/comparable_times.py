@@ -1,15 +1,15 @@
 """Times of one problem's candidates, made comparable where they were measured under different clocks.
 
 A sample set that has a reference beside it (``torch.matmul``, on a CPU ``numpy_f32``) is taken relative to that, then
-scaled by the reference's median over all of them. Those of
-a search on a GPU have one kernel of the problem beside them, the yardstick, and are taken relative to its median over
-all of them.
+scaled by the reference's median over all of them. Those of a search on a GPU have one kernel of the problem beside
+them, the yardstick, and are taken relative to that: scaled by its median over all of them, or, where others were timed
+without it, by its recorded time.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -40,14 +40,10 @@ def comparable_times(candidates: Sequence[Candidate]) -> dict[Config, float | No
 
     ``candidates`` are those of one problem on one device in one regime.
     """
-    usual, paces = reference_us(candidates), _paces(candidates)
+    usual, yardsticks = reference_us(candidates), _yardsticks_us(candidates)
     times: dict[Config, float | None] = {}
     for candidate in candidates:
-        mine = candidate.config.digest
-        measured = [
-            _scaled(samples, usual) * paces.get(samples.conditions.get("yardstick", mine), 1.0)
-            for samples in _of_search(candidate)
-        ]
+        measured = [_time(samples, candidate.config, usual, yardsticks) for samples in _of_search(candidate)]
         if candidate.status is Status.MEASURED and measured:
             times[candidate.config] = statistics.median(measured)
         elif candidate.status not in (Status.MEASURED, Status.PRUNED):
@@ -86,15 +82,28 @@ def _beside(samples: SampleSet) -> float | None:
     )
 
 
-def _paces(candidates: Iterable[Candidate]) -> dict[str, float]:
-    """How long each yardstick took beside others, in the median, over its recorded time: that was taken once, alone."""
-    paces: dict[str, list[float]] = {}
-    for samples in (samples for candidate in candidates for samples in _of_search(candidate)):
-        beside, conditions = samples.baselines.get(YARDSTICK), samples.conditions
-        if beside and conditions.get("yardstick_us"):
-            pace = statistics.median(beside) / conditions["yardstick_us"]
-            paces.setdefault(conditions["yardstick"], []).append(pace)
-    return {digest: statistics.median(measured) for digest, measured in paces.items()}
+def _yardsticks_us(candidates: Iterable[Candidate]) -> dict[str, float]:
+    """How long each yardstick took beside candidates, in the median. Nothing where a candidate that is none was timed
+    alone: its time is to be compared with the yardsticks' recorded ones."""
+    beside: dict[str, list[float]] = {}
+    alone: set[str] = set()
+    for candidate in candidates:
+        for samples in _of_search(candidate):
+            if taken := samples.baselines.get(YARDSTICK):
+                beside.setdefault(samples.conditions["yardstick"], []).append(statistics.median(taken))
+            else:
+                alone.add(candidate.config.digest)
+    return {} if alone - beside.keys() else {digest: statistics.median(us) for digest, us in beside.items()}
+
+
+def _time(samples: SampleSet, config: Config, usual: float | None, yardsticks: Mapping[str, float]) -> float:
+    """Microseconds of a measurement of ``config``, comparable with others of the problem."""
+    beside = samples.baselines.get(YARDSTICK)
+    if beside and (us := yardsticks.get(samples.conditions["yardstick"])):
+        return samples.median_us / statistics.median(beside) * us
+    if not beside and config.digest in yardsticks:
+        return yardsticks[config.digest]
+    return _scaled(samples, usual)
 
 
 def _scaled(samples: SampleSet, usual: float | None) -> float:
