@@ -88,6 +88,23 @@ def test_the_goals_of_held_out_problems_are_compared_with_the_tables_figures() -
     assert all((float(least) >= float(goal)) == (said == "yes") for _, goal, least, said in goals)
 
 
+def test_what_was_reached_on_judge_107_alone_is_what_the_table_has() -> None:
+    text = (ROOT / "docs" / "results.md").read_text()
+    row = r"^\| judge-107, rows of whole 16 bytes; 52 \| (\w+) \| ([\d.]+) \(([\d.]+)\) \| ([\d.]+)"
+    rows = {name: figures for name, *figures in re.findall(row, table("results.md", "nvidia-h200/held_out"), re.M)}
+    goals = re.findall(r"^\| mean of `(\w+)`: ([\d.]+) and ([\d.]+) \| ([\d.]+) and ([\d.]+) \| yes \|$", text, re.M)
+    assert {name: [of_torch, of_cublaslt] for name, *_, of_torch, of_cublaslt in goals} == {
+        name: [of_torch, of_cublaslt] for name, (of_torch, _, of_cublaslt) in rows.items()
+    }
+    assert all(
+        float(reached) >= float(goal) for _, *pairs in goals for goal, reached in zip(pairs[:2], pairs[2:], strict=True)
+    )
+    least = re.search(r"^\| least of `zero_shot` over `torch.matmul`: ([\d.]+) \| ([\d.]+) \| yes \|$", text, re.M)
+    assert least
+    assert least[2] == rows["zero_shot"][1]
+    assert float(least[2]) >= float(least[1])
+
+
 def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     start = rf"{TODAYS}, rows of whole 16 bytes; (?P<all>\d+) \| (?P<variant>\w+) \|"

@@ -19,6 +19,7 @@ from tirgemm.families.common.ranking_model import user_file
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.tuning.budget import covers, effort_of
 from tirgemm.tuning.effort import Effort, effort_named
+from tirgemm.tuning.measure import yardstick
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.yardstick import Yardsticks
 from tirgemm.tuning.ranking_training import write
@@ -212,6 +213,27 @@ def test_a_stored_kernel_that_ends_the_process_is_no_yardstick(gpu: FakeBench, e
     assert other.digest == first.config.digest != known.config.digest
     (second,) = loop.measure([gpu.measurer])
     assert second.status in (Status.CRASHED, Status.TIMED_OUT), "what ran before is not to blame"
+
+
+def test_each_of_many_problems_that_are_searched_at_once_keeps_its_yardstick(
+    gpu: FakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yardstick, "_KEPT", 1)
+    gpu.measurer = Throttled(gpu)
+    problems = [COVERED, COVERED.with_(m=1024)]
+    tunings = [Tuning(gemm, gpu, "sustained", Budget.of("quick"), families=["wgmma"]) for gemm in problems]
+    loops = [tuning.search_loop() for tuning in tunings]
+    for loop in loops:
+        loop.propose()
+        loop.take_finished_builds(list(loop.building))
+    for _ in range(4):
+        for loop in loops:
+            loop.measure([gpu.measurer])
+    for gemm in problems:
+        sets = [taken for c in gpu.store.candidates(gemm, gpu.device.key, "sustained") for taken in c.sample_sets]
+        first, *later = (taken.conditions.get("yardstick") for taken in sets)
+        assert (first, len(later), len(set(later))) == (None, 3, 1)
+        assert None not in later
 
 
 def test_on_a_cpu_candidates_are_timed_alone() -> None:

@@ -16,7 +16,8 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import CandidateKey, SampleSet
 from tirgemm.tuning.records.store import Store
 
-# Problems whose yardsticks are kept: more than the sizes at which kernels of a range of m up to 8192 are compared.
+# Problems whose yardsticks are kept for other searches than their own: more than the sizes at which kernels of a range
+# of m up to 8192 are compared.
 _KEPT = 64
 
 
@@ -46,22 +47,26 @@ class Yardsticks:
         with self._lock:
             return self._of.get((gemm, regime))
 
-    def offer(self, gemm: Gemm, regime: Regime, yardstick: Yardstick, *, proven: bool) -> None:
-        """Keep it for the problem, unless that has one or this was refused. ``proven``: it has run in this process."""
+    def offer(self, gemm: Gemm, regime: Regime, yardstick: Yardstick, *, proven: bool) -> Yardstick | None:
+        """Keep it for the problem, unless that has one or this was refused; the one that the problem has then.
+        ``proven``: it has run in this process."""
         with self._lock:
             if (gemm, regime, yardstick.digest) in self._refused:
-                return
-            if self._of.setdefault((gemm, regime), yardstick) is yardstick and proven:
+                return self._of.get((gemm, regime))
+            kept = self._of.setdefault((gemm, regime), yardstick)
+            if kept is yardstick and proven:
                 self._proven.add(yardstick)
             self._of.move_to_end((gemm, regime))
             if len(self._of) > _KEPT:
                 _, oldest = self._of.popitem(last=False)
                 self._proven.discard(oldest)
+            return kept
 
-    def prove(self, yardstick: Yardstick) -> None:
+    def prove(self, gemm: Gemm, regime: Regime, yardstick: Yardstick) -> None:
         """It has run beside a candidate: what ends a process from now on is the candidate's doing."""
         with self._lock:
-            self._proven.add(yardstick)
+            if self._of.get((gemm, regime)) == yardstick:
+                self._proven.add(yardstick)
 
     def refuse(self, gemm: Gemm, regime: Regime, yardstick: Yardstick) -> bool:
         """Whether it is not proven: then it is no yardstick of the problem any more, and never again."""
