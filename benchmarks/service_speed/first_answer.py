@@ -1,5 +1,5 @@
 """Measure how long a new problem waits for its first answer, the family's default: from a worker that has just started,
-and from one that has worked before.
+and from one that has worked before and has nothing to do.
 
 A real server process and real workers, one after the other; each sample is one new problem: of odd sizes, which most
 kernels take a copy for, and from a warm worker also one whose rows are whole 16 bytes.
@@ -19,12 +19,14 @@ import httpx
 
 from benchmarks.service_speed.load import Turn
 from benchmarks.service_speed.turns import Figures, Server, alternate, parser, server
-from benchmarks.service_speed.working import await_worker, worker
+from benchmarks.service_speed.working import await_status, await_worker, worker
 from tirgemm.errors import ServiceError
 from tirgemm.tuning_db import Database, JobQueue
 from verification.command import run
 
 ANSWER_SECONDS = 60.0
+# Behind a job that was cancelled: what was being built for it ends, or its process is started again.
+IDLE_SECONDS = 3.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def first_answer(service: Server, database: Database, gemm: str, device: str) -> Turn:
-    """The time from the request to an answer with a kernel. Raises ServiceError where that has none."""
+    """The time from the request to an answer with a kernel; the search behind it is cancelled, and has ended when this
+    returns. Raises ServiceError where the answer has none."""
     begun = time.perf_counter()
     answer = httpx.post(
         f"http://127.0.0.1:{service.port}/v1/kernels",
@@ -70,7 +73,10 @@ def first_answer(service: Server, database: Database, gemm: str, device: str) ->
         if pending["fallback"] is None:
             raise ServiceError(f"{gemm} has no answer after {took:.0f} s")
         # Else the next problem waits for this one's search.
-        JobQueue(database).cancel(pending["job"]["id"])
+        job = pending["job"]["id"]
+        JobQueue(database).cancel(job)
+        await_status(database, job, "cancelled")
+        time.sleep(IDLE_SECONDS)
     return Turn(1 / took, 1e3 * took, 1e3 * took)
 
 
