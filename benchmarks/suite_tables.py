@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
 from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
-from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, NEWEST_SEEDS, READ_SEEDS, Sides, siblings, sides_of
+from tirgemm.bench.held_out import BEFORE_SEEDS, GRID_NAME, JUDGE_SEEDS, READ_SEEDS, Sides, siblings, sides_of
 from tirgemm.bench.results import Document, Row, spread
 from tirgemm.bench.suite_file import Suite
 from tirgemm.families.common.alignment import access_width
@@ -148,14 +148,14 @@ def shapes(folder: Path, suites: Path) -> str:
 
 def held_out(folder: Path, suites: Path) -> str:
     """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart, and
-    without the problems whose m, n and k are shipped; each suite, and together those that were read one by one, and the
-    others."""
+    without the problems whose m, n and k are shipped; each suite, and together those that were read one by one, and those
+    that one program was measured on."""
     parts, recorded = [], {sides_of(gemm) for file in ShippedRecords().files() for gemm in file.gemms}
     for regime in REGIMES:
-        names = (*(f"judge-{seed}" for seed in JUDGE_SEEDS), GRID_NAME)
+        names = (*(f"{kind}-{seed}" for kind in ("judge", "twice") for seed in JUDGE_SEEDS), GRID_NAME)
         files = [(name, one) for name in names for one in documents(folder.parent, f"{name}.{regime}", folder.name)]
         suite_rows = {name: one["rows"] for name, one in files}
-        for seeds in (READ_SEEDS, NEWEST_SEEDS):
+        for seeds in (READ_SEEDS, BEFORE_SEEDS):
             judged = [name for name in suite_rows if name in {f"judge-{seed}" for seed in seeds}]
             if len(judged) > 1:
                 suite_rows[f"**{', '.join(judged)} together**"] = [row for name in judged for row in suite_rows[name]]

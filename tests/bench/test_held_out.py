@@ -210,7 +210,11 @@ def test_the_grid_has_its_problems_once() -> None:
     assert all({gemm.m_max, gemm.n, gemm.k} <= set(GRID) for gemm in gemms)
 
 
-@pytest.mark.parametrize("name", ["judge-101", "fit-102"])
+def test_what_is_searched_twice_are_the_first_problems_of_a_judge_seed() -> None:
+    assert suite_named("twice-116").gemms == suite_named("judge-116").gemms[:40]
+
+
+@pytest.mark.parametrize("name", ["judge-101", "twice-101", "fit-102"])
 def test_a_seed_is_for_one_purpose(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"suite '{name}': the seeds to judge by are 102, 103, 104"):
         held_out(name)

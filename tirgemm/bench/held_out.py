@@ -2,8 +2,9 @@
 
 ``judge-SEED`` and ``fit-SEED`` are 100 problems each, or those of them that no other suite has. Results of the judge
 seeds are published; models and estimates are fitted to records of other problems, of the fit seeds among them. What is
-fitted after a judge seed's results were looked at shape by shape is judged by other seeds. ``grid`` is 300 of the
-1,000 problems whose sides are in ``GRID``, with which others publish results.
+fitted after a judge seed's results were looked at shape by shape is judged by other seeds. ``twice-SEED``, of a judge
+seed, is the first 40 of its problems, each to be searched twice. ``grid`` is 300 of the 1,000 problems whose sides are
+in ``GRID``, with which others publish results.
 
 ``rows16-SEED`` and ``kinds-SEED`` are 100 problems each to collect records from, too, of which judge and fit seeds draw
 few or none. The first have sides of some hundreds or thousands: rows of A, B and D begin at multiples of 16 bytes,
@@ -35,15 +36,17 @@ from tirgemm.gemm import Gemm
 # The least rows of these were read one by one, of the first three on 2026-11-27, of the others on 2026-11-28: what was
 # fitted after that is judged by the seeds behind them. 108 was read on 2026-11-28, too: 116 judges what came then.
 READ_SEEDS = (102, 103, 104, 105, 106)
-# Measured with the kernels and models of one commit, or not yet. Seeds 109 to 115 were free to collect records from.
-NEWEST_SEEDS = (107, 108, 116)
-JUDGE_SEEDS = (*READ_SEEDS, *NEWEST_SEEDS)
+# Measured with the same kernels and models.
+BEFORE_SEEDS = (107, 108)
+# Measured with today's. Seeds 109 to 115 were free to collect records from.
+NEWEST_SEEDS = (116,)
+JUDGE_SEEDS = (*READ_SEEDS, *BEFORE_SEEDS, *NEWEST_SEEDS)
 FIRST_APART = 105
 # The sides of all that was shipped or is of a published suite; ``scripts/ship_records.py`` adds to it.
 RECORDED_SIDES = "recorded_sides.json"
 # Seed 104 draws a problem of suite ``llama``, which was fitted to: 99 problems are left.
 _FITTED = frozenset({Gemm(1024, 8192, 8192)})
-COUNT, GRID_COUNT = 100, 300
+COUNT, GRID_COUNT, TWICE_COUNT = 100, 300, 40
 GRID = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 GRID_NAME = "grid"
 MOST_ROWS = 16384
@@ -67,7 +70,7 @@ LAYOUTS = ("nt", "nt", "nn", "tn", "tt")
 _MOST_ELEMENTS = 2**30
 # Of ``kinds``: how many products a batch is of, and how many elements one operand of it has at most.
 BATCHES, _MOST_OF_BATCH = (2, 4, 8, 16, 64), 2**26
-_NAME = re.compile(r"(judge|fit|rows16|kinds)-(0|[1-9][0-9]{0,8})")
+_NAME = re.compile(r"(judge|twice|fit|rows16|kinds)-(0|[1-9][0-9]{0,8})")
 # Elements of 2 bytes in 16 bytes, and in a line of L2.
 _WORD, _LINE = 8, 64
 # Sides of ``rows16`` are so many words, evenly over the logarithm.
@@ -81,7 +84,8 @@ Draw = Callable[[random.Random], Sides]
 def held_out(name: str) -> Suite | None:
     """The suite of that name, None where it is no name of one.
 
-    Raises InvalidRequest for a judge seed that is none of ``JUDGE_SEEDS``, and for a fit seed that is one.
+    Raises InvalidRequest for a seed to judge by, or to search twice, that is none of ``JUDGE_SEEDS``, and for a fit
+    seed that is one.
     """
     if name == GRID_NAME:
         return Suite(name, f"{GRID_COUNT} of the problems with sides in {GRID}, drawn by seed 0.", _grid_sample())
@@ -94,9 +98,11 @@ def held_out(name: str) -> Suite | None:
         return Suite(
             name, f"{COUNT} problems {about}, drawn by seed {seed}: see tirgemm/bench/held_out.py.", draw(seed)
         )
-    if (seed in JUDGE_SEEDS) != (kind == "judge"):
+    if (seed in JUDGE_SEEDS) == (kind == "fit"):
         judges = ", ".join(map(str, JUDGE_SEEDS))
         raise InvalidRequest(f"suite {name!r}: the seeds to judge by are {judges}, all others are to fit to")
+    if kind == "twice":
+        return Suite(name, f"The first {TWICE_COUNT} problems of judge-{seed}.", _drawn(seed)[:TWICE_COUNT])
     return Suite(name, f"{COUNT} problems drawn by seed {seed}: see tirgemm/bench/held_out.py.", _drawn(seed))
 
 

@@ -40,6 +40,6 @@ def suite_named(name: str) -> Suite:
     drawn = held_out(name)
     if drawn is None:
         judges = [f"judge-{seed}" for seed in JUDGE_SEEDS]
-        names = ", ".join([*known, GRID_NAME, *judges, "fit-SEED", "rows16-SEED", "kinds-SEED"])
+        names = ", ".join([*known, GRID_NAME, *judges, "twice-SEED", "fit-SEED", "rows16-SEED", "kinds-SEED"])
         raise InvalidRequest(f"suite {name!r} is unknown; give a JSON file, or one of {names}")
     return drawn
