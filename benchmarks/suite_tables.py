@@ -148,8 +148,8 @@ def shapes(folder: Path, suites: Path) -> str:
 
 def held_out(folder: Path, suites: Path) -> str:
     """Problems that nothing was fitted to: what each effort's kernels reach of the baselines, aligned rows apart, and
-    without the problems whose m, n and k are shipped; each suite, and together those that were read one by one, and those
-    that one program was measured on."""
+    without the problems whose m, n and k are shipped; each suite, and together those that were read one by one, and
+    those that one program was measured on."""
     parts, recorded = [], {sides_of(gemm) for file in ShippedRecords().files() for gemm in file.gemms}
     for regime in REGIMES:
         names = (*(f"{kind}-{seed}" for kind in ("judge", "twice") for seed in JUDGE_SEEDS), GRID_NAME)

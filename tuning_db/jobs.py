@@ -56,6 +56,7 @@ from tirgemm.tuning_db.times import iso
 
 LeaseState = Literal["ok", "cancelled", "lost"]
 _WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
+_NEWEST = select(func.max(JobRow.seq))
 
 
 class JobQueue(WorkerRegistry):
@@ -219,6 +220,13 @@ class JobQueue(WorkerRegistry):
                 values |= granted(connection, row.batch_id, row.id, limit)
             connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
             return job_of(require_job(connection, row.id))
+
+    def newest(self) -> int | None:
+        """The number of the newest job; None where there was none yet. To ask costs a tenth of a claim and locks
+        nothing."""
+        with self.db.read() as connection:
+            newest: int | None = connection.execute(_NEWEST).scalar()
+        return newest
 
     def upcoming(
         self, device_keys: Sequence[str], limit: int, *, bare: bool = False, skip: Collection[str] = ()

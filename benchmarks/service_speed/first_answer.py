@@ -13,20 +13,18 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import httpx
 
 from benchmarks.service_speed.load import Turn
 from benchmarks.service_speed.turns import Figures, Server, alternate, parser, server
-from benchmarks.service_speed.working import await_status, await_worker, worker
+from benchmarks.service_speed.working import await_idle, await_status, await_worker, worker
 from tirgemm.errors import ServiceError
 from tirgemm.tuning_db import Database, JobQueue
 from verification.command import run
 
 ANSWER_SECONDS = 60.0
-# Behind a job that was cancelled: what was being built for it ends, or its process is started again.
-IDLE_SECONDS = 3.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,23 +34,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = {"TIRGEMM_FALLBACK_SECONDS": f"{ANSWER_SECONDS:g}"}
         with Database.embedded(folder) as database, server(folder, settings) as service:
 
-            def warm(_turn: int) -> Turn:
-                return first_answer(service, database, next(odd), options.device)
+            def answer_of(problems: Iterator[str]) -> Turn:
+                return first_answer(service, database, next(problems), options.device)
 
-            def warm_whole(_turn: int) -> Turn:
-                return first_answer(service, database, next(whole), options.device)
-
-            def cold(turn: int) -> Turn:
+            def cold(_turn: int) -> Turn:
                 with worker(folder, options.device):
                     await_worker(database)
-                    return warm(turn)
+                    return answer_of(odd)
 
-            with worker(folder, options.device):
+            with worker(folder, options.device) as pid:
                 await_worker(database)
-                first_answer(service, database, next(odd), options.device)  # from a worker that has just started
-                figures.add(f"first answer, {options.device}, warm", alternate(service.port, warm, options))
-                name = f"first answer, {options.device}, warm, rows of whole 16 bytes"
-                figures.add(name, alternate(service.port, warm_whole, options))
+                answer_of(odd)  # from a worker that has just started
+
+                def warm(problems: Iterator[str]) -> Callable[[int], Turn]:
+                    def turn(_turn: int) -> Turn:
+                        await_idle(pid)
+                        return answer_of(problems)
+
+                    return turn
+
+                name = f"first answer, {options.device}, warm"
+                figures.add(name, alternate(service.port, warm(odd), options))
+                figures.add(f"{name}, rows of whole 16 bytes", alternate(service.port, warm(whole), options))
             figures.add(f"first answer, {options.device}, cold", alternate(service.port, cold, options))
     return 0
 
@@ -76,7 +79,6 @@ def first_answer(service: Server, database: Database, gemm: str, device: str) ->
         job = pending["job"]["id"]
         JobQueue(database).cancel(job)
         await_status(database, job, "cancelled")
-        time.sleep(IDLE_SECONDS)
     return Turn(1 / took, 1e3 * took, 1e3 * took)
 
 

@@ -6,8 +6,10 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from tirgemm import Gemm
 from tirgemm.detect import device as detect_device
@@ -16,11 +18,13 @@ from tirgemm.tuning_db import Database, JobQueue, JobRequest
 from verification.service.processes import await_exit, came, command
 
 WAIT_SECONDS, END_SECONDS = 120.0, 20.0
+# A process tree that takes less of a processor for so long has nothing to do.
+IDLE_SECONDS, IDLE_SHARE = 0.5, 0.1
 
 
 @contextmanager
-def worker(folder: Path, device: str = "cpu") -> Iterator[None]:
-    """A worker on a data folder, alive; its job goes back to the queue at the end."""
+def worker(folder: Path, device: str = "cpu") -> Iterator[int]:
+    """A worker on a data folder, alive: its process id; its job goes back to the queue at the end."""
     arguments = ["--data", str(folder), "--lock-dir", str(folder / "locks"), "--devices", device]
     process = subprocess.Popen(
         command("worker", *arguments), env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -29,7 +33,7 @@ def worker(folder: Path, device: str = "cpu") -> Iterator[None]:
     try:
         if "serves" not in process.stdout.readline():
             raise ServiceError("the worker did not start")
-        yield
+        yield process.pid
     finally:
         process.terminate()
         await_exit(process, END_SECONDS)
@@ -40,6 +44,30 @@ def await_worker(database: Database) -> None:
     queue = JobQueue(database)
     if not came(lambda: queue.live_workers(END_SECONDS), WAIT_SECONDS, 0.01):
         raise ServiceError("no worker is registered")
+
+
+def await_idle(pid: int) -> None:
+    """Wait until a process and its children have nothing to do: what was being built for a job that ended has ended,
+    and what was started for it is ready. Raises ServiceError where they go on."""
+    before, deadline = _processor_seconds(pid), time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(IDLE_SECONDS)
+        now = _processor_seconds(pid)
+        if sum(seconds - before.get(child, 0.0) for child, seconds in now.items()) < IDLE_SHARE * IDLE_SECONDS:
+            return
+        before = now
+    raise ServiceError(f"the worker has not been idle for {WAIT_SECONDS:g} s")
+
+
+def _processor_seconds(pid: int) -> dict[int, float]:
+    """Of a process and each of its children."""
+    taken: dict[int, float] = {}
+    process = psutil.Process(pid)
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            times = each.cpu_times()
+            taken[each.pid] = times.user + times.system
+    return taken
 
 
 def submitted(database: Database, gemm: str, *, seconds: float) -> str:

@@ -17,6 +17,7 @@ from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
 from tirgemm.service.jobs.lease import Lease, LeaseEnd
+from tirgemm.service.jobs.new_jobs import NewJobs
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
@@ -27,7 +28,6 @@ from tirgemm.tuning_db.queue.budget_shares import LIMIT
 
 logger = logging.getLogger("tirgemm.worker")
 
-POLL_SECONDS = 0.1
 # After so long without a job the engine is warmed for the first: a worker that soon ends needs none of it, and a job
 # that comes soon brings it with it.
 WARM_SECONDS = 15.0
@@ -85,6 +85,7 @@ class JobRunner:
         self._limit = limit
         self.heartbeat = heartbeat or Heartbeat()
         self._stop = threading.Event()
+        self._new_jobs = NewJobs(queue, self._stop)
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
         self._store_failures: Counter[str] = Counter()
@@ -139,7 +140,7 @@ class JobRunner:
             if worked:
                 warm_at = math.inf
             elif time.monotonic() < warm_at:
-                self._stop.wait(POLL_SECONDS)
+                self._new_jobs.wait()
             else:
                 warm_at = math.inf
                 self._warm()
