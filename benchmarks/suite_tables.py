@@ -13,7 +13,16 @@ from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
 from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
-from tirgemm.bench.held_out import BEFORE_SEEDS, GRID_NAME, JUDGE_SEEDS, READ_SEEDS, Sides, siblings, sides_of
+from tirgemm.bench.held_out import (
+    EARLIER_SEEDS,
+    GRID_NAME,
+    JUDGE_SEEDS,
+    NEWEST_SEEDS,
+    READ_SEEDS,
+    Sides,
+    siblings,
+    sides_of,
+)
 from tirgemm.bench.results import Document, Row, spread
 from tirgemm.bench.suite_file import Suite
 from tirgemm.families.common.alignment import access_width
@@ -155,7 +164,7 @@ def held_out(folder: Path, suites: Path) -> str:
         names = (*(f"{kind}-{seed}" for kind in ("judge", "twice") for seed in JUDGE_SEEDS), GRID_NAME)
         files = [(name, one) for name in names for one in documents(folder.parent, f"{name}.{regime}", folder.name)]
         suite_rows = {name: one["rows"] for name, one in files}
-        for seeds in (READ_SEEDS, BEFORE_SEEDS):
+        for seeds in (READ_SEEDS, EARLIER_SEEDS, NEWEST_SEEDS):
             judged = [name for name in suite_rows if name in {f"judge-{seed}" for seed in seeds}]
             if len(judged) > 1:
                 suite_rows[f"**{', '.join(judged)} together**"] = [row for name in judged for row in suite_rows[name]]

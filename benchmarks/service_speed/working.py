@@ -18,8 +18,9 @@ from tirgemm.tuning_db import Database, JobQueue, JobRequest
 from verification.service.processes import await_exit, came, command
 
 WAIT_SECONDS, END_SECONDS = 120.0, 20.0
-# A process tree that takes less of a processor for so long has nothing to do.
-IDLE_SECONDS, IDLE_SHARE = 0.5, 0.1
+# A worker that takes less of a processor for so long has nothing to do: it hears of a cancel after half a second, and
+# lets what is measured go on for another half.
+IDLE_SECONDS, IDLE_SHARE = 1.5, 0.1
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def await_worker(database: Database) -> None:
 
 def await_idle(pid: int) -> None:
     """Wait until a process and its children have nothing to do: what was being built for a job that ended has ended,
-    and what was started for it is ready. Raises ServiceError where they go on."""
+    and what was started for it is ready. Raises ServiceError where they go on, and where the process has ended."""
     before, deadline = _processor_seconds(pid), time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         time.sleep(IDLE_SECONDS)
@@ -62,7 +63,8 @@ def await_idle(pid: int) -> None:
 def _processor_seconds(pid: int) -> dict[int, float]:
     """Of a process and each of its children."""
     taken: dict[int, float] = {}
-    process = psutil.Process(pid)
+    if not psutil.pid_exists(pid) or (process := psutil.Process(pid)).status() == psutil.STATUS_ZOMBIE:
+        raise ServiceError("the worker has ended")
     for each in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile
             times = each.cpu_times()

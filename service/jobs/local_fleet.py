@@ -17,8 +17,6 @@ from tirgemm.tuning.workbench import Workbench
 # What measures when its job is cancelled mostly ends within this. To kill the process costs the next job seconds: on a
 # GPU it imports, makes a context and compiles anew.
 CANCEL_GRACE_SECONDS = 0.5
-# What is built when its job ends mostly ends within this, and a build process takes longer to start again.
-BUILD_GRACE_SECONDS = 2.0
 
 
 class LocalFleet:
@@ -42,9 +40,7 @@ class LocalFleet:
         chosen = devices() if served is None else served
         cpu_lock = next((device.lock_key for device in chosen if device.kind == "cpu"), "")
         gpu = next((device for device in chosen if device.kind == "cuda"), None)
-        self._builds = BuildProcesses(
-            processes, cpu_lock=cpu_lock, lock_dir=lock_dir, rehearsed=gpu, grace_s=BUILD_GRACE_SECONDS
-        )
+        self._builds = BuildProcesses(processes, cpu_lock=cpu_lock, lock_dir=lock_dir, rehearsed=gpu)
         imports = TunerImports()
         # Beside a CPU every build keeps that from being measured on: none is begun before it is needed.
         self._prepared = {} if cpu_lock else {device.key: PreparedBuilds(device, self._builds) for device in chosen}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from benchmarks.many_devices.rehearsal import working
 from benchmarks.service_speed import document as service_speed
 from benchmarks.service_speed import first_answer, listeners, pages, server_processes, turns, while_tuning
+from benchmarks.service_speed import working as service_working
 from benchmarks.service_speed.load import Turn, drive
 from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, parser, server
+from benchmarks.service_speed.working import await_idle
 from tests.service.support import ScriptedEngine
 from tirgemm.bench.results import load
 from tirgemm.errors import ServiceError
@@ -72,14 +75,42 @@ def test_an_answer_that_is_no_hit_ends_the_measurement(tmp_path: Path) -> None:
 
 
 @contextmanager
-def scripted_worker(folder: Path, _device: str = "cpu") -> Iterator[None]:
-    """A worker in this process whose searches go on until it is stopped."""
+def scripted_worker(folder: Path, _device: str = "cpu") -> Iterator[int]:
+    """A worker in this process whose searches go on until it is stopped; its process, of which nobody says when it is
+    idle, is another one."""
     with Database.embedded(folder) as database:
         engine = ScriptedEngine(SqlStore(database))
         engine.fallback_gate.set()
         worker = Worker(JobQueue(database), engine.store, engine, lease_s=600.0)
-        with working(worker):
-            yield
+        with working(worker), sleeping() as process:
+            yield process.pid
+
+
+@contextmanager
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do."""
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_is_idle_once_neither_it_nor_a_child_takes_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([{1: 5.0, 2: 0.0}, {1: 5.0, 2: 1.0}, {1: 5.0, 2: 1.0, 3: 1.0}, {1: 5.0, 3: 1.01}])
+    monkeypatch.setattr(service_working, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(service_working, "_processor_seconds", lambda _pid: next(taken))
+    await_idle(1)
+    assert not list(taken), "two looks were of a child at work, a third of one that had begun"
+
+
+def test_a_worker_that_has_ended_is_not_idle() -> None:
+    with sleeping() as process:
+        process.kill()
+        process.wait()
+        with pytest.raises(ServiceError, match="has ended"):
+            await_idle(process.pid)
 
 
 def test_hits_are_measured_while_a_job_tunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +124,7 @@ def test_hits_are_measured_while_a_job_tunes(tmp_path: Path, monkeypatch: pytest
 
 def test_first_answers_are_those_of_new_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_answer, "worker", scripted_worker)
+    monkeypatch.setattr(service_working, "IDLE_SECONDS", 0.01)
     file = tmp_path / service_speed.FILE
     assert first_answer.main([*QUICKEST, "--out", str(file)]) == 0
     rows = load(file)["rows"]

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_YET = "not measured yet"
 # What stands in place of a table without figures.
 EMPTY_TABLE = "Not measured yet: `"
+HELD_OUT = "nvidia-h200/held_out"
 # The rows of what the goals are compared with, as a pattern.
 TODAYS = r"(?:judge-116(?=[^|]*\| (?:zero_shot|quick) )|twice-116(?=[^|]*\| standard ))"
 
@@ -77,7 +78,7 @@ def table(page: str, name: str) -> str:
 def test_the_goals_of_held_out_problems_are_compared_with_the_tables_figures() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     together = rf"^\| {TODAYS}, rows of whole 16 bytes; \d+ \| (\w+) \| ([\d.]+) \(([\d.]+)[^|]*\| ([\d.]+)"
-    rows = {name: figures for name, *figures in re.findall(together, table("results.md", "nvidia-h200/held_out"), re.M)}
+    rows = {name: figures for name, *figures in re.findall(together, table("results.md", HELD_OUT), re.M)}
     means = dict(re.findall(r"^\| `(\w+)`, geometric mean: [^|]*\| ([\d.]+ and [\d.]+)", text, re.M))
     line = r"^\| `(\w+)`, worst problem over `torch.matmul`: ([\d.]+) \| ([\d.]+) \| [\d.]+ \| (yes|no) \|$"
     goals = re.findall(line, text, re.M)
@@ -91,7 +92,7 @@ def test_the_goals_of_held_out_problems_are_compared_with_the_tables_figures() -
 def test_what_was_reached_on_judge_107_alone_is_what_the_table_has() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     row = r"^\| judge-107, rows of whole 16 bytes; 52 \| (\w+) \| ([\d.]+) \(([\d.]+)\) \| ([\d.]+)"
-    rows = {name: figures for name, *figures in re.findall(row, table("results.md", "nvidia-h200/held_out"), re.M)}
+    rows = {name: figures for name, *figures in re.findall(row, table("results.md", HELD_OUT), re.M)}
     goals = re.findall(r"^\| mean of `(\w+)`: ([\d.]+) and ([\d.]+) \| ([\d.]+) and ([\d.]+) \| yes \|$", text, re.M)
     assert {name: [of_torch, of_cublaslt] for name, *_, of_torch, of_cublaslt in goals} == {
         name: [of_torch, of_cublaslt] for name, (of_torch, _, of_cublaslt) in rows.items()
@@ -105,6 +106,29 @@ def test_what_was_reached_on_judge_107_alone_is_what_the_table_has() -> None:
     assert float(least[2]) >= float(least[1])
 
 
+def test_what_the_page_says_of_other_held_out_suites_is_what_the_tables_have() -> None:
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    row = r"^\| ([^|]*), rows of whole 16 bytes; \d+ \| (\w+) \| ([\d.]+) \(([\d.]+)[^|]*\| ([\d.]+)"
+    rows = {(name, variant): [*of] for name, variant, *of in re.findall(row, table("results.md", HELD_OUT), re.M)}
+
+    def means(suite: str, variant: str) -> str:
+        of_torch, _, of_cublaslt = rows[suite, variant]
+        return f"{of_torch} and {of_cublaslt}"
+
+    both = "**judge-107, judge-108 together**"
+    assert f"together have {means(both, 'zero_shot')} for `zero_shot`, {means(both, 'quick')} for `quick`" in text
+    mine, quick = (means("twice-116", variant) for variant in ("standard", "quick"))
+    before = f"{means('judge-108', 'standard')} for {means('judge-108', 'quick')}"
+    assert f"Of `twice-116` it has {mine} where `quick` has {quick}, of `judge-108` {before}." in text
+    assert f"whose aligned means are {means('twice-116', 'standard_again')}" in text
+    (row_of_two,) = re.findall(
+        r"^\| twice-116 \| sustained \| (\d+) \| \d+ \| (\d+) ", table("results.md", "nvidia-h200/repeated"), re.M
+    )
+    searched, within = map(int, row_of_two)
+    assert within >= 0.95 * searched
+    assert f"of {searched} problems 95 % lie within 2 % of each other. It is reached" in text
+
+
 def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     start = rf"{TODAYS}, rows of whole 16 bytes; (?P<all>\d+) \| (?P<variant>\w+) \|"
@@ -115,7 +139,7 @@ def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> No
     worst = dict(
         re.findall(r"^\| `(\w+)`, worst problem over `torch.matmul`: [^|]*\| [\d.]+ \| ([\d.]+) \|", text, re.M)
     )
-    rows = list(re.finditer(pattern, table("results.md", "nvidia-h200/held_out")))
+    rows = list(re.finditer(pattern, table("results.md", HELD_OUT)))
     assert {row["variant"] for row in rows} == goals.keys() > worst.keys()
     for row in rows:
         goal, measured, others, reached = goals[row["variant"]].split(" | ")

@@ -19,7 +19,7 @@ from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull,
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import open_database
-from tirgemm.service.jobs import job_runner
+from tirgemm.service.jobs import job_runner, new_jobs
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.job_runner import JobRunner
@@ -87,6 +87,20 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
         until(lambda: job_of(queue, second).status == "done")
     assert [event.kind for event in queue.events(second)].count("fallback") == 1
     assert engine.calls.count(("fallback", "131x67x31:f16:nt")) == 1
+
+
+def test_an_idle_worker_hears_of_a_job_before_it_would_look_for_what_was_put_back(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_jobs, "POLL_SECONDS", 10 * PATIENCE_S)
+    engine.fallback_gate.set()
+    looked = threading.Event()
+    monkeypatch.setattr(JobQueue, "newest", lambda asked, newest=JobQueue.newest: (looked.set(), newest(asked))[1])
+    with Running(queue, engine):
+        assert looked.wait(PATIENCE_S), "it waits"
+        submit(queue)
+        until(lambda: ("tune", ODD) in engine.calls)
+        engine.gate.set()
 
 
 def test_an_engine_is_told_of_the_jobs_that_wait_in_their_order(

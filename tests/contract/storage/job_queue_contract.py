@@ -109,6 +109,15 @@ class JobQueueContract(QueueFixtures):
         assert queue.job(job.id) == job
         assert queue.job("nope") is None
 
+    def test_the_newest_job_is_another_after_each_that_comes(self, queue: JobQueue) -> None:
+        assert queue.newest() is None
+        first, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        number = queue.newest()
+        assert queue.submit(JobRequest(GEMM, DEVICE))[0].id == first.id
+        assert queue.newest() == number, "no job was added"
+        queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        assert number != queue.newest()
+
     def test_the_same_request_joins_the_live_job(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         assert queue.submit(JobRequest(GEMM, DEVICE, seed=7)) == (job, False)

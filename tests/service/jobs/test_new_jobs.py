@@ -43,17 +43,6 @@ def submit(queue: JobQueue, gemm: Gemm) -> None:
     queue.submit(JobRequest(gemm, named_device("sm_90a"), trials=1, seconds=1.0))
 
 
-def test_the_newest_job_is_another_after_each_that_comes(db: Database) -> None:
-    queue = JobQueue(db)
-    assert queue.newest() is None
-    numbers = []
-    for side in (3, 5):
-        submit(queue, Gemm(side, side, side))
-        numbers.append(queue.newest())
-    assert numbers == sorted(set(map(int, filter(None, numbers))))
-    assert len(numbers) == 2
-
-
 def test_a_wait_ends_when_a_job_comes(db: Database) -> None:
     queue = JobQueue(db)
 

@@ -15,7 +15,6 @@ from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, config
 from tests.tuning.test_tune import tuning
 from tests.waiting import PATIENCE_S, until
 from tirgemm.config import Config
-from tirgemm.errors import BuildFailed
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build.binary import Binary
@@ -50,35 +49,6 @@ def test_an_urgent_build_goes_before_all_that_was_asked_for_earlier(tmp_path: Pa
         (tmp_path / "gate").touch()
         until(lambda: len(ended) == 4)
     assert ended[0] == "urgent"
-
-
-def test_a_build_that_is_given_up_may_end_and_its_process_builds_the_next(tmp_path: Path, locks: Path) -> None:
-    processes = BuildProcesses(1, lock_dir=locks, builder=PLANTED, grace_s=PATIENCE_S)
-    try:
-        with BuildPool(DEVICE, processes) as pool:
-            given_up, waiting = pool.submit(GEMM, config(f"behind {tmp_path / 'gate'}")), pool.submit(GEMM, config("x"))
-            until(given_up.running)
-            pool.abandon()
-            after = pool.submit(GEMM, config("after"), urgent=True)
-            (tmp_path / "gate").touch()
-            assert after.result(PATIENCE_S)[3] == given_up.result(PATIENCE_S)[3], "the same process"
-            assert waiting.cancelled(), "what had not begun"
-    finally:
-        processes.close()
-
-
-def test_a_build_that_is_given_up_and_does_not_end_is_killed(locks: Path) -> None:
-    processes = BuildProcesses(1, lock_dir=locks, builder=PLANTED, grace_s=0.2)
-    try:
-        with BuildPool(DEVICE, processes) as pool:
-            given_up = pool.submit(GEMM, config("hang"))
-            until(given_up.running)
-            pool.abandon()
-            assert pool.submit(GEMM, config("after")).result(PATIENCE_S)[0] == "after"
-            with pytest.raises(BuildFailed, match="given up"):
-                given_up.result(0)
-    finally:
-        processes.close()
 
 
 def test_urgent_builds_leave_others_a_turn(tmp_path: Path, locks: Path) -> None:

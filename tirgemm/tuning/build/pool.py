@@ -90,8 +90,8 @@ class BuildPool(Closing):
         return future
 
     def abandon(self) -> None:
-        """Cancel what waits and kill what builds, behind the grace of processes that are shared, without waiting for
-        either; what is submitted from now on is built."""
+        """Cancel what waits and kill what builds, without waiting for either; what is submitted from now on is
+        built."""
         with self._changing:
             abandoned, self._abandoned = self._abandoned, threading.Event()
         abandoned.set()

@@ -20,7 +20,7 @@ from tirgemm.families import registered
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
-from tirgemm.tuning.process.interrupts import Delayed, Flag
+from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import default_lock_dir
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class BuildProcesses:
     ``cpu_lock`` is the key of the lock that a process holds, shared, while it works: where this host measures on its
     CPU, nothing builds meanwhile. ``builder`` names the function that compiles, as ``module:function`` called with
     (gemm, config, device). A process that nothing is asked of when it has started builds a kernel for the GPU
-    ``rehearsed``, so that the first that is asked for takes no longer than later ones. A build that is given up has
-    ``grace_s`` to end by itself before its process is killed.
+    ``rehearsed``, so that the first that is asked for takes no longer than later ones.
     """
 
     def __init__(
@@ -102,9 +101,7 @@ class BuildProcesses:
         lock_dir: Path | None = None,
         builder: str = BUILDER,
         rehearsed: Device | None = None,
-        grace_s: float = 0.0,
     ) -> None:
-        self._grace_s = grace_s
         self.count = count or len(os.sched_getaffinity(0))
         rehearsal = json.dumps(rehearsed.device_class.to_json()) if rehearsed is not None else ""
         self._arguments = (builder, cpu_lock, str(lock_dir or default_lock_dir()), rehearsal)
@@ -152,8 +149,8 @@ class BuildProcesses:
         with contextlib.suppress(OSError, RuntimeError):  # the first build will try again, and say why
             child = self._start()
         while (build := self._queue.get()) is not None:
-            future, given_up = build.future, _Either(self._closing, Delayed(build.given_up, self._grace_s))
-            if self._closing.is_set() or build.given_up.is_set():
+            future, given_up = build.future, _Either(self._closing, build.given_up)
+            if given_up.is_set():
                 future.cancel()
             if not future.set_running_or_notify_cancel():
                 self._queue.ended(build)
