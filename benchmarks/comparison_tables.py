@@ -69,11 +69,8 @@ def repeated(folder: Path, suites: Path) -> str:
         share = f"{within} ({within / len(both):.0%})"
         lines.append([document["suite"], document["regime"], str(len(both)), str(same), share, worst])
     head = ["suite", "regime", "problems", "same config", f"within {WITHIN:.0%}", "farthest apart"]
-    return (
-        table(head, lines, 2)
-        if lines
-        else not_yet(f"tirgemm bench twice-116 --variants zero_shot,quick,standard,{AGAIN}")
-    )
+    command = f"tirgemm bench twice-116 --variants zero_shot,quick,standard,{AGAIN}"
+    return table(head, lines, 2) if lines else not_yet(command)
 
 
 TABLES: dict[str, Callable[[Path, Path], str]] = {"breadth": breadth, "repeated": repeated}

@@ -222,8 +222,8 @@ class JobQueue(WorkerRegistry):
             return job_of(require_job(connection, row.id))
 
     def newest(self) -> int | None:
-        """The number of the newest job; None where there was none yet. To ask costs a tenth of a claim and locks
-        nothing."""
+        """The number of the newest job; None where there was none yet. To ask costs a small part of a claim and
+        locks nothing."""
         with self.db.read() as connection:
             newest: int | None = connection.execute(_NEWEST).scalar()
         return newest

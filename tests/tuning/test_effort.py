@@ -241,4 +241,5 @@ def test_on_a_cpu_candidates_are_timed_alone() -> None:
     bench.measurer = Breaking(bench)
     bench.ending = AssertionError("timed beside another")
     _, events = tuned(bench, Effort.QUICK)
+    assert {event.status for event in events if isinstance(event, CandidateRecorded)} == {Status.MEASURED}
     assert len(told_times(events)) >= 7

@@ -56,9 +56,12 @@ def test_a_wait_ends_when_a_job_comes(db: Database) -> None:
 
 
 def test_a_job_that_came_between_two_waits_ends_the_second_at_once(db: Database) -> None:
-    waits = NewJobs(ScriptedQueue(db, lambda: 1, lambda: 2), threading.Event())
+    scripted = ScriptedQueue(db, lambda: 1, lambda: 2)
+    waits = NewJobs(scripted, threading.Event())
     waits.wait()
+    assert len(scripted.looks) == 1
     waits.wait()
+    assert not scripted.looks
 
 
 def test_a_database_that_does_not_answer_ends_no_wait(db: Database) -> None:
