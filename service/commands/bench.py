@@ -157,7 +157,7 @@ class _Teller:
         self._shape = ""
 
     def on_shape(self, gemm: Gemm, number: int, of: int) -> None:
-        self._shape, self._lines = str(gemm), None
+        self._shape, self._tracker, self._lines = str(gemm), ProgressTracker(), None
         if self._tells_lines:
             self._print(f"shape {number} of {of}")
 

@@ -23,7 +23,7 @@ EVENTS: tuple[Event, ...] = (
 
 
 def told(*, terminal: bool, quiet: bool) -> str:
-    """What stands on the console after two shapes, the first of which was searched."""
+    """What stands on the console after two shapes, the first of which was searched; the second is being built."""
     console = Console(file=StringIO(), force_terminal=terminal, width=120)
     with Progress(console=console, auto_refresh=False) as progress:
         teller = _Teller(progress, progress.add_task("tiny"), quiet=quiet)
@@ -31,6 +31,7 @@ def told(*, terminal: bool, quiet: bool) -> str:
         for event in EVENTS:
             teller.on_event(event)
         teller.on_shape(Gemm.parse("1x7x5:f32:nn"), 2, 2)
+        teller.on_event(PhaseEntered(phase=Phase.BUILDING))  # no search that has told that it starts
         before_the_end = console.file
         assert isinstance(before_the_end, StringIO)
         return before_the_end.getvalue()
@@ -44,6 +45,7 @@ def test_a_pipe_is_told_each_shape_as_it_begins_and_each_change_of_its_search() 
         f"{SHAPE}: building, 0 of 4 tried",
         f"{SHAPE}: certifying",
         "1x7x5:f32:nn: shape 2 of 2",
+        "1x7x5:f32:nn: building",
     ]
 
 
