@@ -16,7 +16,10 @@ from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suite_run import Bench, BenchOptions, Work
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import FAMILIES
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.tune import Tuning
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
 
@@ -25,8 +28,8 @@ def default(bench: FakeBench) -> Config:
     return FAMILIES["x86"].default(GEMM, bench.device, "sustained")
 
 
-def rows(tmp_path: Path, bench: FakeBench, variants: str, **options: bool) -> dict[str, Row]:
-    suite = Suite("tiny", "made up for this test", (GEMM,))
+def rows(tmp_path: Path, bench: FakeBench, variants: str, *gemms: Gemm, **options: bool) -> dict[str, Row]:
+    suite = Suite("tiny", "made up for this test", gemms or (GEMM,))
     file = ResultsFile(tmp_path / "tiny.json", suite.name, "sustained", environment(cpu(), None), resume=False)
     runner = Bench(bench, BenchOptions(seed=0, races=1, **options))
     assert runner.run([Work(suite, "sustained", file)], variants.split(), lambda _row, _kept: None) == 0
@@ -64,7 +67,26 @@ def test_clocked_answers_are_whole_and_say_how_long_they_took(tmp_path: Path) ->
     bench = FakeBench()
     by_variant = rows(tmp_path, bench, "zero_shot quick", clock=True)
     assert by_variant["quick"]["seconds"] > by_variant["zero_shot"]["seconds"] > 0
-    assert [t.options.reason for t in bench.fake.timed].count("report") == 1, "a certified kernel with its figures"
+    reports = [t.options.reason for t in bench.fake.timed].count("report")
+    assert reports == 2, "a certified kernel with its figures, and one before that, which is not clocked"
+
+
+def test_before_the_first_clocked_answer_the_processes_make_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, budgets = FakeBench(), list[Budget]()
+    bench.pool.processes = 3
+    run = Tuning.run
+
+    def noted(tuning: Tuning) -> Any:
+        budgets.append(tuning.budget)
+        return run(tuning)
+
+    monkeypatch.setattr(Tuning, "run", noted)
+    rows(tmp_path, bench, "zero_shot quick", GEMM, Gemm.parse("61x67x73:f16:nt"), clock=True)
+    efforts = [Effort.NONE, Effort.QUICK]
+    assert [budget.effort for budget in budgets] == [Effort.QUICK, *efforts, *efforts]
+    assert budgets[0].trials == 3
 
 
 def test_a_second_search_draws_with_another_seed_and_is_raced_beside_the_first(

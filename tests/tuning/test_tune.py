@@ -24,6 +24,7 @@ from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.hardware import named_device
+from tirgemm.tuning import search_loop
 from tirgemm.tuning.build.prepared import PreparedBuilds
 from tirgemm.tuning.records import CandidateKey, SampleSet, Status
 from tirgemm.tuning.search import search
@@ -457,6 +458,7 @@ def test_a_batch_is_at_most_a_quarter_of_the_trials_left_however_many_processes_
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "ALL_SCORED", 64)  # so that much is expected of the next batch
+    monkeypatch.setattr(search_loop, "SOON_SECONDS", 60.0)  # so that nothing is measured while the search proposes
     bench = FakeBench()
     bench.pool.processes = 16
     if kind == "cuda":

@@ -56,11 +56,19 @@ def chosen_answers(
     return answers
 
 
-def clocked_answers(variants: Iterable[str], workbench: Workbench, tuning: MakeTuning) -> dict[str, EffortAnswer]:
-    """The whole answer of each effort, each from nothing, by processes that are warm."""
+def clocked_answers(
+    variants: Iterable[str], workbench: Workbench, tuning: MakeTuning, *, warm: bool
+) -> dict[str, EffortAnswer]:
+    """The whole answer of each effort, each from nothing, by processes that are warm: unless they are, one answer that
+    is not kept comes first, of the largest effort, with no more candidates than there are build processes."""
     import_module("tvm")
     answers: dict[str, EffortAnswer] = {}
-    for name, effort in _asked(variants).items():
+    asked = _asked(variants)
+    if not warm:
+        largest = max(asked.values(), key=lambda effort: effort.level)
+        trials = min(largest.usual_trials, max(1, workbench.pool.processes))
+        tuning(workbench.on(MemoryStore()), Budget.of(largest, trials)).run()
+    for name, effort in asked.items():
         store = MemoryStore()
         bench = workbench.on(store)
         started = time.monotonic()

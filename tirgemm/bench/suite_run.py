@@ -114,7 +114,8 @@ class BenchOptions:
     shape is tuned within ``budget``. ``seconds`` is about how long the contest of a shape takes in a regime, which is
     run ``races`` times. An effort's kernel is what its search chooses from an empty store, with neither certificate nor
     figures of its own; with ``clock`` it is the whole answer, each from a store of its own, with nothing built ahead,
-    and its row says how long that took. ``on_shape`` is told each shape as it begins, its number and of how many.
+    by processes that have answered before, and its row says how long that took. ``on_shape`` is told each shape as it
+    begins, its number and of how many.
     Raises InvalidRequest for a family that there is not and for counts below 1.
     """
 
@@ -149,6 +150,7 @@ class Bench:
         self.contest = Contest(self.measurer, chosen, options.seconds, options.seed)
         self._builds: dict[tuple[Gemm, Config], Future[Binary]] = {}
         self._read_gbps: dict[int, float] = {}
+        self._is_warm = False
 
     @property
     def measurer(self) -> Measurer:
@@ -357,7 +359,8 @@ class Bench:
     def _answers(self, shape: _Shape, fresh: Tuning, field: _Field, variants: Sequence[str]) -> dict[str, EffortAnswer]:
         """What each effort that is asked for chooses, verified, its errors in ``field``."""
         if self.options.clock:
-            answers = clocked_answers(variants, self.workbench, self._tuning(shape.work, shape.gemm))
+            make, warm = self._tuning(shape.work, shape.gemm), self._is_warm
+            answers, self._is_warm = clocked_answers(variants, self.workbench, make, warm=warm), True
         else:
             again = self._tuning(shape.work, shape.gemm, again=True)
             answers = chosen_answers(

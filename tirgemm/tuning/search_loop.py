@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from tirgemm.errors import Cancelled
@@ -18,6 +18,9 @@ from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
 BATCH = 8
+# How long the loop waits for proposals before it goes on without them, and where there is nothing to go on with, before
+# it looks whether it was cancelled.
+SOON_SECONDS, POLL_SECONDS = 0.05, 0.1
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -31,7 +34,8 @@ class SearchLoop:
 
     What is expected to be the best goes first, in one batch where a trained model expects it. Any other batch is at
     most ``BATCH``, and a quarter of the trials that are left, so that the model learns within the search. On a GPU the
-    next one is asked for when half of the last one's size has come back, which keeps the builds going meanwhile. A
+    next one is asked for when half of the last one's size has come back, in the ``asker``'s thread where there is one,
+    so that measuring and builds go on meanwhile; the search hears of what came back then once it has proposed. A
     batch whose expected gain is below the effort's least waits for all results before it, and ends the search if that
     is so then. ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With
     ``only`` so many more are tried, in one batch, whatever the budget says. ``at_once`` bounds the batches of what is
@@ -39,6 +43,7 @@ class SearchLoop:
     """
 
     at_once: int | None = None
+    asker: ThreadPoolExecutor | None = None
 
     def __init__(self, tuning: TuningTask, search: Search, trials: int, only: int | None = None) -> None:
         self.tuning = tuning
@@ -50,6 +55,10 @@ class SearchLoop:
         self.effort = tuning.budget.effort
         # What was asked for and is not known yet to be worth its time, and the gain that is expected of it.
         self.pending_proposals: list[Proposal] = []
+        self.asking: Future[list[Proposal]] | None = None
+        # What the search is told of when it does not propose: results of this problem and of others.
+        self._untold: list[Candidate] = []
+        self._unlearnt: list[Candidate] = []
         self.expected_gain: float | None = None
         self.below_least_gain = False
         self.results = 0
@@ -72,16 +81,18 @@ class SearchLoop:
     @spans.spanned("search")
     def run(self) -> SearchEnd:
         """Search to the end, and why it ended. Raises Cancelled."""
-        try:
-            while not self.tuning.end.stopping and self._step():
-                pass
-        except Cancelled:
-            if not self.tuning.end.stopping:
-                raise
-        finally:
-            self.tuning.deadline = None
-            for future in self.building:
-                future.cancel()
+        with ThreadPoolExecutor(1, thread_name_prefix="tirgemm-propose") as self.asker:
+            try:
+                while not self.tuning.end.stopping and self._step():
+                    pass
+            except Cancelled:
+                if not self.tuning.end.stopping:
+                    raise
+            finally:
+                self.tuning.deadline = None
+                for future in self.building:
+                    future.cancel()
+        self.settle()
         if self.tuning.end.stopping:
             self.tuning.workbench.abandon_builds()
             return "interrupted"
@@ -107,6 +118,8 @@ class SearchLoop:
             self.take_finished_builds(self.tuning.workbench.ended(self.building, *((0.0,) if at_once else ())))
         if self.built and (self.overlap or not self.building):
             self.measure(self.tuning.evaluator.measurers)
+        if self.asking is not None and not (self.building or self.built):
+            wait([self.asking], POLL_SECONDS)
         if self.late:
             self.drop_overdue()
         return self.active
@@ -134,19 +147,29 @@ class SearchLoop:
         """Whether it is time for the next batch."""
         if not self._may_propose():
             return False
+        if self.asking is not None:
+            return self.asking.done()
         waiting = len(self.building) + len(self.built)
         if self.pending_proposals:  # judged anew by every result that comes
             return not waiting or self._judged_after < self.results
         return not waiting or (self.overlap and self.awaited <= 0 and waiting <= 2 * BATCH)
 
     def propose(self) -> None:
-        """Ask the search for a batch and submit its builds, if it is worth its time."""
-        if not self.pending_proposals:
+        """Ask the search for a batch, or take the one that it was asked for, and submit its builds, if it is worth its
+        time."""
+        if self.asking is None and not self.pending_proposals:
             self._pause()
             if not self.measured or not self.overlap:
                 self.tuning.enter(Phase.BUILDING)
-            with spans.span("propose"):
-                self.pending_proposals = self.search.ask(self.batch)
+            if self.asker is not None and self.overlap:
+                self.asking = self.asker.submit(self._ask, self.batch, spans.traceparent())
+                wait([self.asking], SOON_SECONDS)
+            else:
+                self.pending_proposals = self._ask(self.batch)
+        if self.asking is not None:
+            if not self.asking.done():
+                return
+            self._take_proposals(self.asking)
         self._judged_after = self.results
         in_flight = bool(self.building or self.built)
         if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
@@ -173,6 +196,36 @@ class SearchLoop:
                 seconds_left=self.tuning.seconds_left(),
             )
         )
+
+    def _ask(self, count: int, trace: str | None = None) -> list[Proposal]:
+        """``trace`` where it is asked in another thread than the search's."""
+        with spans.under(trace), spans.span("propose"):
+            return self.search.ask(count)
+
+    def _take_proposals(self, asked: Future[list[Proposal]]) -> None:
+        self.pending_proposals = asked.result()
+        self.asking = None
+        self._tell_search()
+
+    def _tell_search(self) -> None:
+        """Tell the search what it has not heard of, unless it proposes at this moment."""
+        if self.asking is None:
+            told, self._untold = self._untold, []
+            learnt, self._unlearnt = self._unlearnt, []
+            self.search.tell(told)
+            self.search.learn(learnt)
+
+    def settle(self) -> None:
+        """Let the search come to rest: what it is asked for at this moment is not wanted any more."""
+        if self.asking is not None:
+            wait([self.asking])
+            self.asking = None
+        self._tell_search()
+
+    def learn(self, candidates: Sequence[Candidate]) -> None:
+        """Let the search learn from results of other problems."""
+        self._unlearnt += candidates
+        self._tell_search()
 
     def _new_sentences(self) -> dict[str, str]:
         """What each rule said of the first config that it rejected, once."""
@@ -210,7 +263,8 @@ class SearchLoop:
         self.tuning.enter(Phase.MEASURING)
         self.measured = True
         candidates = self.tuning.evaluator.candidates(finished, measurers[: len(finished)])
-        self.search.tell(candidates)
+        self._untold += candidates
+        self._tell_search()
         self.awaited -= len(candidates)
         self.results += len(candidates)
         if self._tried is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from tirgemm.config import Config
@@ -20,7 +21,7 @@ from tirgemm.tuning.finish import finish
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.search.similar_problems import nearest
-from tirgemm.tuning.search_loop import SearchLoop
+from tirgemm.tuning.search_loop import POLL_SECONDS, SearchLoop
 from tirgemm.tuning.tune import Tuning
 
 # Candidates in flight for each build process, at most, where builds run ahead of the measuring.
@@ -99,6 +100,12 @@ class Sweep:
     @spanned("search")
     def run(self) -> list[Outcome]:
         """Search to the end, finish every problem. Raises Cancelled."""
+        with ThreadPoolExecutor(1, thread_name_prefix="tirgemm-propose") as asker:
+            for problem in self.problems:
+                problem.loop.asker = asker
+            return self._run()
+
+    def _run(self) -> list[Outcome]:
         waiting = list(self.problems)
         while waiting:
             tuning = waiting[0].tuning
@@ -136,13 +143,22 @@ class Sweep:
                 problem.loop.take_finished_builds(done)
         if overlap or not any(p.loop.building for p in waiting):
             self._measure_one(waiting)
+        asked = [p.loop.asking for p in waiting if p.loop.asking is not None]
+        if asked and not any(p.loop.building or p.loop.built for p in waiting):
+            wait(asked, POLL_SECONDS)
         if time.monotonic() > self.deadline:
             for problem in waiting:
                 problem.loop.drop_overdue()
 
     def _propose(self, waiting: list[_SweptProblem], most: int) -> None:
-        """Batches for the problems of the likeliest gain, until ``most`` candidates are in flight."""
+        """Batches for the problems of the likeliest gain, one after the other, until ``most`` candidates are in
+        flight."""
         while sum(len(p.loop.building) + len(p.loop.built) for p in waiting) < most:
+            if asked := [p for p in waiting if p.loop.asking is not None]:
+                if not asked[0].loop.wants_proposals():
+                    return
+                asked[0].loop.propose()
+                continue
             willing = [p for p in waiting if p.loop.wants_proposals()]
             if not willing:
                 return
@@ -157,7 +173,7 @@ class Sweep:
         problem = min(built, key=lambda p: p.loop.results // AT_ONCE)
         measured = problem.loop.measure([problem.tuning.evaluator.measurer])
         for other in problem.alike:
-            other.loop.search.learn(measured)
+            other.loop.learn(measured)
         if problem.loop.awaited == 0:
             problem.note()
 
@@ -165,6 +181,7 @@ class Sweep:
         """Select, certify and store, and tell what came of it."""
         tuning = problem.tuning
         tuning.deadline = None
+        problem.loop.settle()
         if not self.selects:
             self._note(Outcome(tuning.gemm))
             return
