@@ -37,7 +37,7 @@ from tirgemm._user_folders import user_cache
 from tirgemm.artifact import Kernel, Trust
 from tirgemm.artifact.closing import Closing
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, NotCached, ServiceError, ServiceUnreachable
+from tirgemm.errors import InvalidRequest, MismatchedArtifact, NotCached, ServiceError, ServiceUnreachable
 from tirgemm.events import EventHandler, FallbackStored, Phase
 from tirgemm.gemm import Gemm, Range, regime_named
 
@@ -307,6 +307,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         try:
             answer = self._ask(body, wait, quick=cached is not None)
             if answer.kernel is not None:
+                self._require_tuned(answer.kernel, gemm, wait, search)
                 return answer.kernel
             return self._follow(answer, wait, deadline, tell)
         except ServiceUnreachable as error:
@@ -314,6 +315,14 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
                 raise
             LOG.warning("%s; serving %s", error, cached)
             return cached.document
+
+    def _require_tuned(self, kernel: Document, gemm: Gemm, wait: Wait, search: SearchWish) -> None:
+        """Raise MismatchedArtifact for the default kernel as an answer to who wants a tuned one, unless it is pinned.
+        That the artifact has the role of its document is checked where it is opened."""
+        takes_default = wait == "fallback" or search.effort == "none" or kernel.get("pinned") is True
+        if kernel.get("role") == "fallback" and not takes_default:
+            words = f"{self.url} answered a request for a tuned kernel of {gemm} with the default kernel"
+            raise MismatchedArtifact(f'{words}; wait="fallback" or effort="none" takes it')
 
     def _ask(self, body: Document, wait: Wait, *, quick: bool) -> Submitted:
         """The kernel or the job; at once where the job is to be followed, so that its events are seen from the first

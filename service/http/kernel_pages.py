@@ -1,4 +1,5 @@
-"""Pages of kernel documents: ids by keyset from the database, the documents from memory where they are there."""
+"""Pages of kernel documents: ids by keyset from the database, the documents from memory where they are there, else as
+they are stored; what is not, or is damaged, is rendered."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from tirgemm.service.http.known.kernel_documents import KernelDocuments, Mark
 from tirgemm.service.views.queries import KernelFilter, kernel_ids, kernels_by_id
 from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.answers.kernel_document import Rendered, stored_documents
 
 
 class KernelPages:
@@ -27,6 +29,13 @@ class KernelPages:
     def _rendered(self, marks: Sequence[Mark]) -> list[bytes]:
         """The documents of these kernels; one that was deleted since is left out."""
         documents = self._documents.kept(marks)
-        missing = [kernel_id for kernel_id, _ in (mark for mark in marks if mark not in documents)]
-        documents |= self._documents.render(kernels_by_id(self._database, missing))
+        for more in (self._stored, self._made):
+            if missing := [kernel_id for kernel_id, _ in (mark for mark in marks if mark not in documents)]:
+                documents |= more(missing)
         return [documents[mark].json for mark in marks if mark in documents]
+
+    def _stored(self, ids: Sequence[str]) -> dict[Mark, Rendered]:
+        return self._documents.keep(stored_documents(self._database, ids))
+
+    def _made(self, ids: Sequence[str]) -> dict[Mark, Rendered]:
+        return self._documents.render(kernels_by_id(self._database, ids))

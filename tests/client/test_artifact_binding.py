@@ -124,21 +124,34 @@ def test_another_class_of_cpu_is_refused_where_a_class_was_asked_for(client: Cli
 
 
 @pytest.mark.parametrize(
-    ("members", "words"),
+    ("role", "members", "words"),
     [
-        ({"role": "tuned"}, "calls the role of a kernel 'tuned'; its artifact says 'fallback'"),
-        ({"role": None}, "calls the role of a kernel None"),
-        ({"regime": "isolated"}, "calls the regime of a kernel 'isolated'"),
-        ({"device": {"key": "cpu:other"}}, "calls the device of a kernel 'cpu:other'"),
-        ({"device": "cpu"}, "calls the device of a kernel None"),
+        ("fallback", {"role": "tuned"}, "calls the role of a kernel 'tuned'; its artifact says 'fallback'"),
+        ("fallback", {"role": None}, "calls the role of a kernel None"),
+        ("tuned", {"regime": "isolated"}, "calls the regime of a kernel 'isolated'"),
+        ("tuned", {"device": {"key": "cpu:other"}}, "calls the device of a kernel 'cpu:other'"),
+        ("tuned", {"device": "cpu"}, "calls the device of a kernel None"),
     ],
 )
 def test_a_document_that_says_other_than_its_artifact_is_refused(
-    client: Client, fake: FakeService, members: dict[str, Any], words: str
+    client: Client, fake: FakeService, role: str, members: dict[str, Any], words: str
 ) -> None:
-    serve(fake, certified(GEMM, role="fallback"), **members)
+    serve(fake, certified(GEMM, role=role), **members)
     with pytest.raises(MismatchedArtifact, match=words):
         client.kernel(GEMM)
+
+
+def test_the_default_is_no_answer_for_who_wants_a_tuned_kernel_unless_it_is_pinned(
+    client: Client, fake: FakeService
+) -> None:
+    serve(fake, certified(GEMM, role="fallback"))
+    for wanted in ({}, {"effort": "quick"}, {"wait": 30.0}):
+        with pytest.raises(MismatchedArtifact, match=f"a tuned kernel of {GEMM} with the default kernel; wait="):
+            client.kernel(GEMM, **wanted)
+    for wanted in ({"wait": "fallback"}, {"effort": "none"}):
+        assert client.kernel(GEMM, **wanted).manifest.role == "fallback"
+    serve(fake, certified(GEMM, role="fallback"), pinned=True)
+    assert client.kernel(GEMM).manifest.role == "fallback"
 
 
 def test_a_job_that_is_done_with_the_default_is_refused(client: Client, fake: FakeService) -> None:

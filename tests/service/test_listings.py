@@ -65,12 +65,33 @@ def test_pages_hold_every_job_once_newest_first(service: Service) -> None:
     assert (answer.status_code, answer.json()["code"]) == (404, "page_not_found")
 
 
+def without_texts(service: Service) -> None:
+    """Take away the documents that are stored with the kernels."""
+    with service.state.database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM kernel_documents")
+
+
+def test_kernels_are_listed_as_their_documents_are_stored(service: Service, rendered: list[str]) -> None:
+    ids = stored(service, 5)
+    assert service.http.put(f"/v1/kernels/{ids[1]}/pin").status_code == 200
+    with service.state.database.write() as connection:  # as damage would
+        connection.exec_driver_sql("UPDATE kernel_documents SET json = replace(json, '12.5', '11.5') WHERE seq = 1")
+    rendered.clear()
+    listed = service.http.get("/v1/kernels?limit=5").json()["kernels"]
+    assert [each["id"] for each in listed] == ids
+    assert rendered == [ids[4]], "what is damaged is rendered again"
+    assert [each["pinned"] for each in listed] == [False, True, False, False, False]
+    assert listed == [service.http.get(f"/v1/kernels/{each}").json() for each in ids]
+
+
 def test_a_kernel_is_rendered_once_however_often_it_is_listed(service: Service, rendered: list[str]) -> None:
     ids = stored(service, 5)
+    without_texts(service)
     for _ in range(3):
         assert pages(service, "/v1/kernels", 2) == [ids[:2], ids[2:4], ids[4:]]
     assert sorted(rendered) == sorted(ids)
     newer = stored(service, 1)
+    without_texts(service)
     assert service.http.delete(f"/v1/kernels/{ids[1]}").status_code == 204
     assert pages(service, "/v1/kernels", 10) == [[*newer, ids[0], *ids[2:]]], "what is deleted is listed no more"
     assert len(rendered) == 6
@@ -78,6 +99,7 @@ def test_a_kernel_is_rendered_once_however_often_it_is_listed(service: Service, 
 
 def test_what_is_kept_of_listings_is_bounded(service: Service, rendered: list[str]) -> None:
     ids = stored(service, 4)
+    without_texts(service)
 
     def listed(kept: KernelPages, limit: int) -> list[Any]:
         return [each["id"] for each in json.loads(kept.page(KernelFilter(), "", limit))["kernels"]]

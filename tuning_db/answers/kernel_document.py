@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, LargeBinary, cast, select
+from sqlalchemy import ColumnElement, Connection, LargeBinary, and_, cast, select
+from sqlalchemy.orm import InstrumentedAttribute
 
 from tirgemm.device import Device
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import KernelDocumentRow, KernelRow
+from tirgemm.tuning_db.rows import parts
 
 # The number of the text's form: to be raised with any change of the text of any kernel. Texts of other numbers are
 # rendered anew.
@@ -125,6 +127,30 @@ def _bytes(text: str | bytes | None) -> bytes:
     return text.encode() if isinstance(text, str) else text or b""
 
 
+def stored_documents(db: Database, ids: Sequence[str]) -> dict[tuple[str, bool], Rendered]:
+    """By id, and whether it is pinned, the documents of these kernels that are stored whole in this version's form.
+    Raises StoreError."""
+    documents: dict[tuple[str, bool], Rendered] = {}
+    kept = KernelDocumentRow
+    whole = and_(kept.seq == KernelRow.seq, kept.rendering == RENDERING)
+    statement = select(KernelRow.id, KernelRow.pinned_at, *_text_columns(db)).join(kept, whole)
+    with db.read() as connection:
+        for part in parts(ids):
+            for kernel_id, pinned_at, *texts in connection.execute(statement.where(KernelRow.id.in_(part))):
+                pinned = pinned_at is not None
+                document = stored_document(DocumentRow(*texts), kernel_id, pinned=pinned)
+                if document is not None:
+                    documents[kernel_id, pinned] = document
+    return documents
+
+
+def _text_columns(db: Database) -> list[ColumnElement[Any] | InstrumentedAttribute[str]]:
+    """The columns of a DocumentRow. In SQLite a damaged text need not be UTF-8, and to read one as a text would
+    fail."""
+    texts = KernelDocumentRow.search, KernelDocumentRow.json, KernelDocumentRow.sha256
+    return [cast(text, LargeBinary) if db.is_sqlite else text for text in texts]
+
+
 def repair_document(db: Database, record: KernelRecord) -> bool:
     """Store the text of a kernel anew where it is missing, damaged or of an older rendering; whether it was.
 
@@ -147,9 +173,7 @@ def _unwritten(db: Database, connection: Connection, kernel_id: str) -> int | No
     """The row number of a kernel whose text is to be stored; None where it is whole, where a newer version has stored
     it in its own form, and where there is no such kernel."""
     kept = KernelDocumentRow
-    # In SQLite a damaged text need not be UTF-8, and to read one as a text would fail.
-    columns = [cast(text, LargeBinary) if db.is_sqlite else text for text in (kept.search, kept.json, kept.sha256)]
-    statement = select(KernelRow.seq, kept.rendering, *columns).outerjoin(kept, kept.seq == KernelRow.seq)
+    statement = select(KernelRow.seq, kept.rendering, *_text_columns(db)).outerjoin(kept, kept.seq == KernelRow.seq)
     row = connection.execute(statement.where(KernelRow.id == kernel_id)).one_or_none()
     if row is None:
         return None

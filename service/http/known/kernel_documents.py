@@ -1,5 +1,5 @@
-"""Rendered kernel documents, each with its ETag: kept in memory, made once for each state of a kernel's pin, which is
-all that ever changes of it."""
+"""Rendered kernel documents, each with its ETag: kept in memory, taken as they are stored or made once for each state
+of a kernel's pin, which is all that ever changes of it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ class KernelDocuments:
 
     def render(self, records: Collection[KernelRecord]) -> dict[Mark, Rendered]:
         """The documents of these kernels, made now and kept."""
-        fresh = {(record.id, record.pinned): Rendered.of(render(record).encode()) for record in records}
+        return self.keep({(record.id, record.pinned): Rendered.of(render(record).encode()) for record in records})
+
+    def keep(self, documents: dict[Mark, Rendered]) -> dict[Mark, Rendered]:
+        """The same documents, which are kept from now on."""
         with self._lock:
-            for mark, document in fresh.items():
+            for mark, document in documents.items():
                 replaced = self._documents.pop(mark, None)
                 self._bytes += len(document.json) - (len(replaced.json) if replaced else 0)
                 self._documents[mark] = document
             while self._bytes > self._kept_bytes:
                 self._bytes -= len(self._documents.popitem(last=False)[1].json)
-        return fresh
+        return documents
