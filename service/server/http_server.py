@@ -14,6 +14,7 @@ from tirgemm._interpreter import switch_often
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.server.app import create_app
 from tirgemm.service.server.limited_protocol import limited_protocol
+from tirgemm.service.server.refusals import Refusals
 from tirgemm.service.settings import MAX_HEADER_BYTES
 
 # Connections that wait to be accepted.
@@ -24,11 +25,12 @@ TICKS_OF_LIFE = 10
 
 def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
     """How Uvicorn serves the application: within the limits on connections and headers."""
+    limits = state.settings.max_connections, state.settings.connections_of_address
     return uvicorn.Config(
         create_app(state),
         host=state.settings.host,
         port=state.settings.port,
-        http=limited_protocol(state.settings.max_connections, state.settings.connections_of_address),
+        http=limited_protocol(*limits, Refusals(state.metrics)),
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,

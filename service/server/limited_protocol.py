@@ -17,6 +17,7 @@ from tirgemm.service.server.connection_limits import (
     counted_address,
     too_many,
 )
+from tirgemm.service.server.refusals import Refusals
 from tirgemm.service.settings import MAX_HEADER_BYTES, REQUEST_SECONDS
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class LimitedProtocol(H11Protocol):
     where nothing was read from it for ``send_seconds``."""
 
     limits: ConnectionLimits
+    refusals: Refusals
     header_seconds = REQUEST_SECONDS
     reserved_seconds = RESERVED_SECONDS
     send_seconds = REQUEST_SECONDS
@@ -126,6 +128,7 @@ class LimitedProtocol(H11Protocol):
         """Answer with its document, unless an answer has begun, and close the connection."""
         if self.transport.is_closing():
             return
+        self.refusals.take(problem, self.client[0] if self.client else "an unknown address")
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = {"Connection": "close"} | problem.headers
             answer = respond("/", problem.status, problem.code, problem.detail, headers)
@@ -136,7 +139,8 @@ class LimitedProtocol(H11Protocol):
         self._watch_reader()
 
 
-def limited_protocol(max_connections: int, max_of_address: int) -> type[LimitedProtocol]:
-    """The protocol of a server that takes so many connections at once, and so many of one address."""
+def limited_protocol(max_connections: int, max_of_address: int, refusals: Refusals) -> type[LimitedProtocol]:
+    """The protocol of a server that takes so many connections at once, and so many of one address; ``refusals`` counts
+    the others."""
     limits = ConnectionLimits(max_connections, max_of_address)
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits, "refusals": refusals})

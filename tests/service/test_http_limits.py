@@ -16,7 +16,7 @@ import pytest
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, serving
 from tests.waiting import PATIENCE_S, until
 from tirgemm.gemm import Gemm
-from tirgemm.service.server import limited_protocol
+from tirgemm.service.server import limited_protocol, refusals
 from tirgemm.service.server.connection_limits import RESERVED
 from tirgemm.service.server.limited_protocol import LimitedProtocol
 from tirgemm.tuning_db import JobRequest
@@ -98,6 +98,25 @@ def test_what_is_too_long_is_told_as_a_problem(service: Service) -> None:
     answer = service.http.get("/healthz", headers={f"X-{n}": "a" * 1000 for n in range(70)})
     assert (answer.status_code, answer.json()["code"]) == (431, "headers_too_large")
     assert service.http.get("/healthz", headers={f"X-{n}": "a" * 1000 for n in range(50)}).status_code == 200
+
+
+def test_refused_connections_are_counted_and_told_a_few_times_a_minute(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(count: int) -> list[str]:
+        caplog.clear()
+        for _ in range(count):
+            with connect(service) as connection:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * (65 * 1024))
+                check_problem(connection, 431, "headers_too_large")
+        return [line for line in caplog.messages if "was refused" in line]
+
+    (line,) = refuse(3)
+    assert line.startswith("a connection of 127.0.0.1 was refused with 431: the headers are over")
+    monkeypatch.setattr(refusals, "LOG_SECONDS", 0.0)
+    assert " was refused with 431, and 2 before it: " in refuse(1)[0]
+    counted = 'tirgemm_requests_total{method="none",route="refused",status="431"} 4.0'
+    assert counted in service.http.get("/metrics").text.splitlines()
 
 
 @pytest.mark.parametrize("start", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: y"])
