@@ -82,11 +82,13 @@ def export_records(
 def import_records(file: RecordsFile, data: Data = None, db: Url = None, as_json: Json = False) -> None:
     """Merge the records of FILE: it only adds, and twice is the same as once."""
     from tirgemm.tuning_db import transfer
+    from tirgemm.tuning_db.access.audit import note_command
 
     file.stat()  # a file that is not there must not leave a new database behind
     made = _made(data, db)
     with open_database(data, db) as database:
         merged = transfer.import_records(database, file).to_json()
+        note_command(database, "db import", file.name)
     _show_merged(as_json, merged, made)
 
 
@@ -103,6 +105,7 @@ def merge(
 ) -> None:
     """Merge another database into this one: it only adds."""
     from tirgemm.tuning_db import transfer
+    from tirgemm.tuning_db.access.audit import note_command
 
     is_url = "://" in other
     if is_url and other_data is None:
@@ -113,6 +116,7 @@ def merge(
         open_database(data, db) as database,
     ):
         merged = transfer.merge(database, source, artifacts=artifacts).to_json()
+        note_command(database, "db merge", other.split("@")[-1])
     _show_merged(as_json, merged, made)
 
 
@@ -126,12 +130,15 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Delete blobs that no kernel needs, and files that a kill left unfinished."""
+    from tirgemm.tuning_db.access.audit import note_command
     from tirgemm.tuning_db.upkeep import admin
 
     with existing_database(data, db) as database:
         collected = asdict(admin.collect_garbage(database, older_than_s=older_than, dry_run=dry_run))
         if vacuum and not dry_run:
             admin.vacuum(database)
+        if not dry_run:
+            note_command(database, "db gc", f"{collected['blobs']} blobs")
     verb = "would be deleted" if dry_run else "deleted"
     console.emit(
         as_json,

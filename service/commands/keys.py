@@ -34,10 +34,12 @@ def create(
 ) -> None:
     """Make a key and print it, this once: only its hash is kept. Quotas are the service's by default."""
     from tirgemm.tuning_db.access.api_keys import KeyTable, Quotas
+    from tirgemm.tuning_db.access.audit import note_command
 
     quotas = Quotas(requests_per_second, live_jobs, trials_a_day, bytes_stored, batch_problems_a_day)
     with open_database(data, db) as database:
         key, secret = KeyTable(database).create(name, scope, expires_days=expires_days, quotas=quotas)
+        note_command(database, "keys create", f"key {key.id}, {key.scope}, {key.name}")
 
     def show() -> None:
         console.err.print(
@@ -86,9 +88,11 @@ def revoke(
 ) -> None:
     """End a key for good. A running service takes it no more within seconds."""
     from tirgemm.tuning_db.access.api_keys import KeyTable
+    from tirgemm.tuning_db.access.audit import note_command
 
     with existing_database(data, db) as database:
         revoked = KeyTable(database).revoke(key)
+        note_command(database, "keys revoke", f"key {revoked.id}, {revoked.scope}, {revoked.name}")
     words = f"key {revoked.id} ({revoked.prefix}..., {revoked.name}) {revoked.fault(0.0)}"
     console.emit(as_json, revoked.to_json(), lambda: console.out.print(words))
 
@@ -101,7 +105,8 @@ def audit(
     db: Url = None,
     as_json: Json = False,
 ) -> None:
-    """What was changed through the service, with which key and from where, and what was refused."""
+    """What was changed through the service, with which key and from where, what was refused, and what commands have
+    changed in the database."""
     from tirgemm.tuning_db.access.audit import AuditLog
 
     with existing_database(data, db) as database:

@@ -40,6 +40,7 @@ def rotate(data: Data = None, as_json: Json = False) -> None:
     with _changing(data) as keys:
         with ProcessLock(keys.folder / SERVER_LOCK, f"data folder {keys.folder}"):
             keys.rotate()
+        _note(keys, "signing rotate", keys.current.public)
         _tell(keys, as_json)
 
 
@@ -53,6 +54,7 @@ def revoke(
     """Revoke a former key or an artifact for good: clients refuse it from their next request on."""
     with _changing(data) as keys:
         keys.revoke(what, reason)
+        _note(keys, "signing revoke", what)
         _tell(keys, as_json)
 
 
@@ -74,6 +76,16 @@ def _changing(data: Path | None) -> Iterator[SigningKeys]:
     folder = require_signing_key(data)
     with ProcessLock(folder / KEYS_LOCK, f"the list of keys in {folder}", wait_s=CHANGE_SECONDS):
         yield SigningKeys(folder)
+
+
+def _note(keys: SigningKeys, action: str, what: str) -> None:
+    """Write it into the audit log of the folder's database, where there is one."""
+    from tirgemm.tuning_db.access.audit import note_command
+    from tirgemm.tuning_db.data_folder import database_file, existing_database
+
+    if database_file(keys.folder).is_file():
+        with existing_database(keys.folder) as database:
+            note_command(database, action, what)
 
 
 def _tell(keys: SigningKeys, as_json: bool) -> None:

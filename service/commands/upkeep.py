@@ -39,12 +39,15 @@ def prune(
     """Delete old kernels that are neither served, among the best, pinned nor locked, blobs that nothing names, old
     entries of the audit log and old batches that have ended. What was measured stays."""
     from tirgemm._client.lock_file import LockFile
+    from tirgemm.tuning_db.access.audit import note_command
     from tirgemm.tuning_db.upkeep.prune import prune as prune_database
 
     seconds = age_seconds(older_than)
     hashes = {kernel.artifact_sha256 for file in locked or () for kernel in LockFile.read(file).kernels.values()}
     with existing_database(data, db) as database:
         pruned = prune_database(database, older_than_s=seconds, keep_best=keep_best, locked=hashes, dry_run=dry_run)
+        if not dry_run:
+            note_command(database, "db prune", f"older than {older_than}: {len(pruned.kernels)} kernels")
     verb = "would be deleted" if dry_run else "deleted"
     blobs = pruned.collected
     counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries, {pruned.batches} batches"
@@ -103,17 +106,22 @@ def restore(
 ) -> None:
     """Put a backup into a data folder that nobody serves. A service may run on any other one."""
     from tirgemm.service.jobs.data_lock import ProcessLock
+    from tirgemm.tuning_db.access.audit import note_command
     from tirgemm.tuning_db.upkeep.backup import read_manifest
     from tirgemm.tuning_db.upkeep.backup import restore as put_back
 
     target = user_data() if data is None else data.expanduser().absolute()
-    if read_manifest(folder)["database"] and db is not None:
+    has_database = read_manifest(folder)["database"]
+    if has_database and db is not None:
         raise InvalidRequest(
             f"{folder} holds a SQLite file, which goes into the data folder: leave out --db and TIRGEMM_DB"
         )
     target.mkdir(parents=True, exist_ok=True)
     with ProcessLock(target / SERVER_LOCK, f"data folder {target}"):
         restored = put_back(folder, target, replace=replace)
+        if has_database:
+            with existing_database(target) as database:
+                note_command(database, "db restore", str(folder))
     document = asdict(restored) | {"data": str(target)}
     console.emit(as_json, document, lambda: console.out.print(f"{target}: {restored.blobs} blobs are back"))
 

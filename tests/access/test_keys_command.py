@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.command_line import Run, own_folders, runner
-from tirgemm.tuning_db import Database
+from tests.service.support import CPU, kernel_record
+from tirgemm.gemm import Gemm
+from tirgemm.tuning_db import Database, JobRequest, data_folder
 from tirgemm.tuning_db.access.api_keys import KeyTable, secret_hash
 from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
 
@@ -77,6 +80,46 @@ def test_the_audit_log_is_listed(keys: Run, tmp_path: Path) -> None:
     _, out, _ = keys("audit", "--key", "k1", "--json", "--data", tmp_path)
     (entry,) = json.loads(out)["entries"]
     assert (entry["object"], entry["outcome"], entry["count"]) == ("/v1/jobs/1", 202, 1)
+
+
+def test_what_commands_change_is_in_the_audit_log(
+    keys: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runner(capsys)
+    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
+    folder = tmp_path / "data"
+    made = json.loads(keys("create", "ci", "--scope", "read", "--json", "--data", folder)[1])
+    with data_folder.open_store(folder, None) as store:
+        kernel = kernel_record(store, JobRequest(Gemm.parse("33x17x19"), CPU)).id
+    data_folder.signer(folder)
+    records, backup = tmp_path / "records.jsonl", tmp_path / "backup"
+    commands = (
+        ("keys", "revoke", made["id"]),
+        ("kernels", "pin", kernel),
+        ("kernels", "unpin", kernel),
+        ("db", "export", records),
+        ("db", "import", records),
+        ("db", "backup", backup),
+        ("db", "gc", "--dry-run"),
+        ("db", "gc"),
+        ("db", "prune", "--older-than", "90d", "--dry-run"),
+        ("db", "prune", "--older-than", "90d"),
+        ("signing", "rotate"),
+        ("kernels", "delete", kernel),
+    )
+    for command in commands:
+        assert run(*command, "--data", folder)[0] == 0, command
+    with Database.embedded(folder) as database:
+        log = [stored.entry for stored in AuditLog(database).entries()][::-1]
+    assert {(entry.key_id, entry.outcome, entry.address) for entry in log} == {(None, 0, "command of ada")}
+    changing = [c for c in commands if c[1] not in ("export", "backup") and "--dry-run" not in c]
+    assert [entry.action for entry in log] == ["keys create", *(f"{group} {name}" for group, name, *_ in changing)]
+    assert log[0].object == f"key {made['id']}, read, ci"
+    assert [entry.object for entry in log if entry.action.startswith("kernels")] == [f"/v1/kernels/{kernel}"] * 3
+    assert run("db", "restore", backup, "--replace", "--data", folder)[0] == 0
+    with Database.embedded(folder) as database:
+        newest = AuditLog(database).entries()[0].entry
+    assert (newest.action, newest.object) == ("db restore", str(backup))
 
 
 def test_no_key_is_said_so(keys: Run, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""``AuditLog``: who changed what on a service, and who was refused, in a table that is only added to."""
+"""``AuditLog``: who changed what on a service or by a command, and who was refused, in a table that is only added
+to."""
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import insert, select
 
-from tirgemm.tuning_db.database import ClockedTables
+from tirgemm.tuning_db.database import ClockedTables, Database
 from tirgemm.tuning_db.models import AuditRow
 from tirgemm.tuning_db.times import iso
 
@@ -15,7 +17,8 @@ from tirgemm.tuning_db.times import iso
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """``key_id`` (None: no key that is known) did ``action`` (``POST``) to ``object`` (a path), answered with the HTTP
-    status ``outcome``, from ``address``; ``count`` times within a minute."""
+    status ``outcome``, from ``address``; ``count`` times within a minute. Of a command that has done its work the
+    action is its name, the outcome 0 and the address that of ``command_user``."""
 
     key_id: str | None
     action: str
@@ -32,6 +35,19 @@ class StoredEntry:
     id: int
     at: str
     entry: AuditEntry
+
+
+def command_user() -> str:
+    """The address of commands: that it was one, and whose."""
+    try:
+        return f"command of {getpass.getuser()}"
+    except (KeyError, OSError, ImportError):  # of a user number that nobody has given a name
+        return "command"
+
+
+def note_command(db: Database, action: str, what: str) -> None:
+    """Write an entry for a command that has changed ``what`` in a database. Raises StoreError."""
+    AuditLog(db).add([AuditEntry(None, action, what, 0, command_user())])
 
 
 class AuditLog(ClockedTables):
