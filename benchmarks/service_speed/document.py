@@ -42,9 +42,10 @@ def faults(document: Document) -> Iterator[str]:
 def service(document: Document) -> str:
     """The table of a machine's file."""
     head = ["figure", "answers/s", "bare route/s", "share", "p50 ms", "p99 ms", "bare p50, p99 ms"]
+    hits = next((row for row in document["rows"] if "document_bytes" in row), None)
     lines = [
         [
-            _named(row),
+            _named(row) + _among(row, hits),
             f"{row['per_second']:,.0f}",
             f"{row['bare_per_second']:,.0f}",
             f"{row['share']:.2f}" if row["figure"].startswith(COMPARED) else "",
@@ -54,7 +55,7 @@ def service(document: Document) -> str:
         ]
         for row in document["rows"]
     ]
-    about, hits = document["environment"], next((row for row in document["rows"] if "document_bytes" in row), None)
+    about = document["environment"]
     kind, _, _, units, *_ = about["device_key"].split(":")
     threads = f", {units} threads" if kind == "cpu" else ""
     setting = f"{about['device']}{threads}, {about['date'][:10]}"
@@ -64,6 +65,12 @@ def service(document: Document) -> str:
             f"documents of {hits['document_bytes']:,} bytes, medians of {len(hits['samples'])} turns"
         )
     return f"{setting}\n\n{table(head, lines, 1)}"
+
+
+def _among(row: Mapping[str, Any], hits: Mapping[str, Any] | None) -> str:
+    """How many kernels there were, where not as many as the head of the table says."""
+    kernels = row.get("kernels")
+    return "" if kernels is None or hits is None or kernels == hits["kernels"] else f"; {kernels:,} kernels in all"
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""Measure how long the service's pages take to answer a browser, with many kernels in the database.
+"""Measure how long the service's pages take to answer a browser, with many kernels in the database, and its lists.
 
 A real server process on a temporary SQLite database; one connection, which asks for one page after the other. Scripts,
 style sheets and pictures are not asked for: a browser keeps them. What a page shows is the most that it may: a batch of
 1,000 problems, a job of 4,096 candidates, the longest machine code; explanations and code are asked for once before, as
-they are kept.
+they are kept. The lists are of 1,000 kernels each, drawn from all of them, more than the server keeps in memory.
 
 usage: python -m benchmarks.service_speed.pages [--kernels 100000] [--out FILE]     from the root of the repository
 """
@@ -25,8 +25,11 @@ from benchmarks.service_speed.page_addresses import (
     store_job,
 )
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
-from benchmarks.service_speed.turns import Figures, asked, parser, server
+from benchmarks.service_speed.turns import Figures, Server, asked, parser, server
 from verification.command import run
+
+# Kernels of a list, the most that there may be.
+LISTED = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asking = [service.request("GET", page).replace(b"\r\n", b"\r\nAccept: text/html\r\n", 1)]
                 about = {"kernels": len(problems), "page_bytes": len(answer.content)}
                 figures.add(f"page {shown}", asked(service.port, asking, options), **about)
+            lists, size = _lists(service, url)
+            about = {"kernels": len(problems), "page_bytes": size}
+            figures.add(f"list of {LISTED:,} kernels", asked(service.port, lists, options), **about)
     return 0
+
+
+def _lists(service: Server, url: str) -> tuple[list[bytes], int]:
+    """Requests for all pages of the list of kernels, and the bytes of the first."""
+    requests: list[bytes] = []
+    after: str | None = ""
+    size = 0
+    while after is not None:
+        page = f"/v1/kernels?limit={LISTED}" + (f"&after={after}" if after else "")
+        answer = httpx.get(url + page, headers=service.headers, timeout=ANSWER_SECONDS).raise_for_status()
+        requests.append(service.request("GET", page))
+        size, after = size or len(answer.content), answer.json()["next"]
+    return requests, size
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
