@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
 
 _LOOK_SECONDS = 0.05
+# How often a node is asked what it waits for, and at most how long that may take.
+_WAIT_LOOK_SECONDS, _WAIT_ANSWER_SECONDS = 0.5, 5.0
 # How long a node is given to stop what it measures.
 _CANCEL_SECONDS = 10.0
 
@@ -34,6 +37,7 @@ class DeviceActor:
         self._child: MeasuringProcess | None = None
         self._starting = threading.Lock()
         self._cancel = threading.Event()
+        self._waits_for = ""
 
     def device(self) -> Device | None:
         """The device that this actor owns: the one GPU that it may see, or the CPU."""
@@ -58,14 +62,23 @@ class DeviceActor:
         before = child.busy_s
         outcome: Any
         try:
-            outcome = child.request(message, timeout_s=timeout_s, cancel=self._cancel)
+            outcome = child.request(message, timeout_s=timeout_s, cancel=self._cancel, on_wait=self._wait)
         except TirgemmError as error:
             outcome = error
         except ChildDied as error:
             outcome = _Death(error.cause, error.output)
         except ChildTimedOut as error:
             outcome = _Silence(error.started)
+        finally:
+            self._waits_for = ""
         return outcome, child.busy_s - before
+
+    def _wait(self, reason: str) -> None:
+        self._waits_for = reason
+
+    def waits_for(self) -> str:
+        """What the request that is under way waits for, in plain words; "" where it does not. Called beside it."""
+        return self._waits_for
 
     def cancel(self) -> None:
         """Stop the request that is under way; called beside it."""
@@ -102,7 +115,7 @@ class NodeDevice:
             num_cpus=0,
             num_gpus=int(kind == "cuda"),
             max_restarts=0,
-            max_concurrency=2,
+            max_concurrency=3,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         ).remote(kind)
         self._told = self._actor.device.remote()
@@ -132,12 +145,20 @@ class NodeDevice:
         """Have the measuring process started beside whatever else happens; returns at once."""
         self._actor.warm.remote(self.device, lock_dir)
 
-    def ask(self, lock_dir: Path, message: Any, timeout_s: float, cancel: Flag | None) -> tuple[Any, float]:
-        """What ``DeviceActor.request`` answers. Raises Cancelled, the measuring process killed then, and
-        DeviceUnavailable once the node is lost."""
+    def ask(
+        self, lock_dir: Path, message: Any, timeout_s: float, cancel: Flag | None, on_wait: OnWait | None
+    ) -> tuple[Any, float]:
+        """What ``DeviceActor.request`` answers; ``on_wait`` is told what it waits for, then "". Raises Cancelled, the
+        measuring process killed then, and DeviceUnavailable once the node is lost."""
+        told, looked = "", time.monotonic()
         try:
             reference = self._actor.request.remote(self.device, lock_dir, message, timeout_s)
             while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
+                if on_wait is not None and time.monotonic() - looked >= _WAIT_LOOK_SECONDS:
+                    reason, looked = self._waits_for(), time.monotonic()
+                    if reason != told:
+                        told = reason
+                        on_wait(reason)
                 if cancel is not None and cancel.is_set():
                     self._actor.cancel.remote()
                     ray.wait([reference], timeout=_CANCEL_SECONDS)
@@ -146,7 +167,18 @@ class NodeDevice:
         except RayError as error:
             self.lost = True
             raise self._unavailable(error) from error
+        finally:
+            if told and on_wait is not None:
+                on_wait("")
         return answer
+
+    def _waits_for(self) -> str:
+        """What the node says that it waits for; "" where it does not say in time."""
+        asked = self._actor.waits_for.remote()
+        if not ray.wait([asked], timeout=_WAIT_ANSWER_SECONDS)[0]:
+            return ""
+        reason: str = ray.get(asked)
+        return reason
 
     def close(self) -> None:
         """End the actor and its measuring process."""
@@ -175,9 +207,8 @@ class RemoteMeasuring:
     def request(
         self, message: Any, *, timeout_s: float, cancel: Flag | None = None, on_wait: OnWait | None = None
     ) -> Any:
-        """As ``ChildProcess.request``; what it waits for on its node is not told. Raises DeviceUnavailable too."""
-        del on_wait
-        outcome, busy_s = self._place.ask(self._lock_dir, message, timeout_s, cancel)
+        """As ``ChildProcess.request``. Raises DeviceUnavailable too."""
+        outcome, busy_s = self._place.ask(self._lock_dir, message, timeout_s, cancel, on_wait)
         self.busy_s += busy_s
         if isinstance(outcome, _Death):
             raise ChildDied(outcome.cause, outcome.output)

@@ -7,6 +7,7 @@ Ray is in no lock and in no environment of ``make test``: `make ray-tests` makes
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ import pytest
 from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import DeviceUnavailable, InvalidRequest
+from tirgemm.tuning.measure.requests import Open
+from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
 from verification.service.kills import outlived
 from verification.service.processes import command
@@ -30,6 +33,7 @@ import ray
 
 from tirgemm.service.jobs import worker as worker_module
 from tirgemm.service.jobs.ray_fleet import RayFleet
+from tirgemm.service.jobs.ray_measuring import RemoteMeasuring
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,29 @@ def test_a_warmed_engine_has_its_measuring_process_before_its_first_job(cluster:
             assert not measuring()
             engine.warm()
             until(measuring)
+
+
+def test_what_a_node_s_device_waits_for_is_told(cluster: Any, tmp_path: Path) -> None:
+    told, locks = list[str](), tmp_path / "locks"
+    lock = DeviceLock(CPU.lock_key, locks)
+
+    def on_wait(reason: str) -> None:
+        told.append(reason)
+        if reason:
+            lock.release()
+
+    with Database.embedded(tmp_path / "data") as database:
+        fleet = RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=("cpu",), lock_dir=locks)
+        with closing(fleet):
+            fleet.engines()
+            engine, *_ = fleet.siblings()
+            measuring = RemoteMeasuring(engine.place, locks)
+            lock.acquire()
+            answer = measuring.request(Open(CPU, locks), timeout_s=PATIENCE_S, on_wait=on_wait)
+    assert answer == (None, None)
+    assert len(told) == 2
+    assert f"pid {os.getpid()}" in told[0]
+    assert told[1] == ""
 
 
 def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
