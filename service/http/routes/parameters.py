@@ -26,9 +26,20 @@ PageAfter = Annotated[
     Query(description="The `next` of the page before."),
     TextForm(r"^[0-9a-f]{0,32}$", f"the next of a page, {IDS}"),
 ]
-IfNoneMatch = Annotated[
-    list[str] | None, Header(description="Tags of what the client has, or *. Of several headers each counts.")
-]
+
+
+def _if_none_match(
+    request: Request,
+    if_none_match: Annotated[
+        str | None, Header(description="Tags of what the client has, or *. Of several headers each counts.")
+    ] = None,
+) -> list[str] | None:
+    """All headers of that name. Declared as a list they would be an array in the OpenAPI document, where each is any
+    text."""
+    return None if if_none_match is None else request.headers.getlist("If-None-Match")
+
+
+IfNoneMatch = Annotated[list[str] | None, Depends(_if_none_match)]
 MAX_IDEMPOTENCY_KEY = 128
 GemmFilter = Annotated[str | None, Query(max_length=512, description="Only this problem, in its text form.")]
 
