@@ -332,10 +332,14 @@ def version(as_json: Json = False) -> None:
 def told_as_options() -> Iterator[None]:
     """Say what Python's errors advise as the options of this command line."""
     from tirgemm._client.http import unverified_would_do
-    from tirgemm.errors import ServiceError, UnverifiedArtifact
+    from tirgemm._client.requested_kernel import TAKES_DEFAULT
+    from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
 
     try:
         yield
+    except MismatchedArtifact as error:
+        words = str(error).replace(TAKES_DEFAULT, "--fallback, --wait SECONDS or --effort none")
+        raise MismatchedArtifact(words) from error
     except UnverifiedArtifact as error:
         words = str(error).replace("verify=False", "--unverified").replace("retune=True", "--retune")
         raise UnverifiedArtifact(words) from error

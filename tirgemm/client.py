@@ -25,7 +25,7 @@ from tirgemm._client.cache import LOG, Cache
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm._client.locked_artifacts import LockedArtifacts
-from tirgemm._client.requested_kernel import RequestedKernel
+from tirgemm._client.requested_kernel import TAKES_DEFAULT, RequestedKernel, is_default
 from tirgemm._client.resource_path import is_id, path_of
 from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_batches import ServiceBatches
@@ -306,8 +306,15 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
             return self._offline(cached, body)
         try:
             answer = self._ask(body, wait, quick=cached is not None)
+            wants_tuned = wait is True and search.verify and search.effort != "none"
+            if wants_tuned and is_default(answer.kernel):
+                answer = self._submit(body, None)  # the worker may be starting, as in _ask
+            if wants_tuned and is_default(answer.kernel):
+                raise MismatchedArtifact(
+                    f"{self.url} answered a request for a tuned kernel of {gemm} with the default kernel, as where no "
+                    f"worker has the device; {TAKES_DEFAULT} takes it"
+                )
             if answer.kernel is not None:
-                self._require_tuned(answer.kernel, gemm, wait, search)
                 return answer.kernel
             return self._follow(answer, wait, deadline, tell)
         except ServiceUnreachable as error:
@@ -315,14 +322,6 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
                 raise
             LOG.warning("%s; serving %s", error, cached)
             return cached.document
-
-    def _require_tuned(self, kernel: Document, gemm: Gemm, wait: Wait, search: SearchWish) -> None:
-        """Raise MismatchedArtifact for the default kernel as an answer to who wants a tuned one, unless it is pinned.
-        That the artifact has the role of its document is checked where it is opened."""
-        takes_default = wait == "fallback" or search.effort == "none" or kernel.get("pinned") is True
-        if kernel.get("role") == "fallback" and not takes_default:
-            words = f"{self.url} answered a request for a tuned kernel of {gemm} with the default kernel"
-            raise MismatchedArtifact(f'{words}; wait="fallback" or effort="none" takes it')
 
     def _ask(self, body: Document, wait: Wait, *, quick: bool) -> Submitted:
         """The kernel or the job; at once where the job is to be followed, so that its events are seen from the first

@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 about = {"kernels": len(problems), "page_bytes": len(answer.content)}
                 figures.add(f"page {shown}", asked(service.port, asking, options), **about)
             lists, size = _lists(service, url)
-            about = {"kernels": len(problems), "page_bytes": size}
-            figures.add(f"list of {LISTED:,} kernels", asked(service.port, lists, options), **about)
+            about, count = {"kernels": len(problems), "page_bytes": size}, min(LISTED, len(problems))
+            figures.add(f"list of {count:,} kernels", asked(service.port, lists, options), **about)
     return 0
 
 

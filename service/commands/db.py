@@ -88,7 +88,7 @@ def import_records(file: RecordsFile, data: Data = None, db: Url = None, as_json
     made = _made(data, db)
     with open_database(data, db) as database:
         merged = transfer.import_records(database, file).to_json()
-        note_command(database, "db import", file.name)
+        note_command(database, "db import", str(file.absolute()))
     _show_merged(as_json, merged, made)
 
 
@@ -116,7 +116,7 @@ def merge(
         open_database(data, db) as database,
     ):
         merged = transfer.merge(database, source, artifacts=artifacts).to_json()
-        note_command(database, "db merge", other.split("@")[-1])
+        note_command(database, "db merge", source.place.partition("?")[0])
     _show_merged(as_json, merged, made)
 
 

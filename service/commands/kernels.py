@@ -229,8 +229,8 @@ class _Stored:
     def delete(self, kernel_id: str) -> None:
         from tirgemm.tuning_db.access.audit import note_command
 
-        self._store.delete_kernel(kernel_id)
-        note_command(self._database, "kernels delete", f"/v1/kernels/{kernel_id}")
+        if self._store.delete_kernel(kernel_id):
+            note_command(self._database, "kernels delete", f"/v1/kernels/{kernel_id}")
 
     def pin(self, kernel_id: str, *, pinned: bool) -> Document:
         from tirgemm.tuning_db.access.audit import note_command
@@ -238,5 +238,7 @@ class _Stored:
         from tirgemm.tuning_db.upkeep.pins import set_pinned
 
         record = set_pinned(self._database, kernel_id, pinned=pinned)
+        if record is None:
+            return self.kernel_document(kernel_id)
         note_command(self._database, f"kernels {'pin' if pinned else 'unpin'}", f"/v1/kernels/{kernel_id}")
-        return self.kernel_document(kernel_id) if record is None else kernel_members(record)
+        return kernel_members(record)

@@ -40,8 +40,8 @@ def rotate(data: Data = None, as_json: Json = False) -> None:
     with _changing(data) as keys:
         with ProcessLock(keys.folder / SERVER_LOCK, f"data folder {keys.folder}"):
             keys.rotate()
-        _note(keys, "signing rotate", keys.current.public)
         _tell(keys, as_json)
+    _note(keys, "signing rotate", keys.current.public)
 
 
 @app.command()
@@ -54,8 +54,8 @@ def revoke(
     """Revoke a former key or an artifact for good: clients refuse it from their next request on."""
     with _changing(data) as keys:
         keys.revoke(what, reason)
-        _note(keys, "signing revoke", what)
         _tell(keys, as_json)
+    _note(keys, "signing revoke", what)
 
 
 def _keys(data: Path | None) -> SigningKeys:
@@ -79,13 +79,18 @@ def _changing(data: Path | None) -> Iterator[SigningKeys]:
 
 
 def _note(keys: SigningKeys, action: str, what: str) -> None:
-    """Write it into the audit log of the folder's database, where there is one."""
-    from tirgemm.tuning_db.access.audit import note_command
+    """Write it into the audit log of the folder's SQLite database, where there is one that can be opened."""
+    from tirgemm.errors import TirgemmError
+    from tirgemm.tuning_db.access.audit import logger, note_command
     from tirgemm.tuning_db.data_folder import database_file, existing_database
 
-    if database_file(keys.folder).is_file():
+    if not database_file(keys.folder).is_file():
+        return
+    try:
         with existing_database(keys.folder) as database:
             note_command(database, action, what)
+    except TirgemmError as error:
+        logger.warning("%s is not in the audit log: %s", action, error)
 
 
 def _tell(keys: SigningKeys, as_json: bool) -> None:

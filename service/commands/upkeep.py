@@ -121,7 +121,7 @@ def restore(
         restored = put_back(folder, target, replace=replace)
         if has_database:
             with existing_database(target) as database:
-                note_command(database, "db restore", str(folder))
+                note_command(database, "db restore", str(folder.absolute()))
     document = asdict(restored) | {"data": str(target)}
     console.emit(as_json, document, lambda: console.out.print(f"{target}: {restored.blobs} blobs are back"))
 

@@ -30,9 +30,11 @@ class KernelPages:
         """The documents of these kernels; one that was deleted since is left out."""
         documents = self._documents.kept(marks)
         for more in (self._stored, self._made):
-            if missing := [kernel_id for kernel_id, _ in (mark for mark in marks if mark not in documents)]:
+            if missing := [mark[0] for mark in marks if mark not in documents]:
                 documents |= more(missing)
-        return [documents[mark].json for mark in marks if mark in documents]
+        # One that was pinned or unpinned since has the other mark.
+        known = (documents.get((name, pinned)) or documents.get((name, not pinned)) for name, pinned in marks)
+        return [document.json for document in known if document is not None]
 
     def _stored(self, ids: Sequence[str]) -> dict[Mark, Rendered]:
         return self._documents.keep(stored_documents(self._database, ids))

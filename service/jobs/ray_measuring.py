@@ -21,8 +21,8 @@ from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
 
 _LOOK_SECONDS = 0.05
-# How often a node is asked what it waits for, and at most how long that may take.
-_WAIT_LOOK_SECONDS, _WAIT_ANSWER_SECONDS = 0.5, 5.0
+# How often a node is asked what it waits for.
+_WAIT_LOOK_SECONDS = 0.5
 # How long a node is given to stop what it measures.
 _CANCEL_SECONDS = 10.0
 
@@ -148,37 +148,31 @@ class NodeDevice:
     def ask(
         self, lock_dir: Path, message: Any, timeout_s: float, cancel: Flag | None, on_wait: OnWait | None
     ) -> tuple[Any, float]:
-        """What ``DeviceActor.request`` answers; ``on_wait`` is told what it waits for, then "". Raises Cancelled, the
-        measuring process killed then, and DeviceUnavailable once the node is lost."""
+        """What ``DeviceActor.request`` answers; ``on_wait`` is told what it waits for. Raises Cancelled, the measuring
+        process killed then, and DeviceUnavailable once the node is lost."""
         told, looked = "", time.monotonic()
+        asked: Any = None
         try:
             reference = self._actor.request.remote(self.device, lock_dir, message, timeout_s)
             while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
-                if on_wait is not None and time.monotonic() - looked >= _WAIT_LOOK_SECONDS:
-                    reason, looked = self._waits_for(), time.monotonic()
-                    if reason != told:
-                        told = reason
-                        on_wait(reason)
                 if cancel is not None and cancel.is_set():
                     self._actor.cancel.remote()
                     ray.wait([reference], timeout=_CANCEL_SECONDS)
                     raise Cancelled("cancelled while a node was measuring; its measuring process was stopped")
+                if on_wait is None:
+                    continue
+                if asked is None and time.monotonic() - looked >= _WAIT_LOOK_SECONDS:
+                    asked = self._actor.waits_for.remote()
+                if asked is not None and ray.wait([asked], timeout=0)[0]:
+                    reason, asked, looked = ray.get(asked), None, time.monotonic()
+                    if reason != told:
+                        told = reason
+                        on_wait(reason)
             answer: tuple[Any, float] = ray.get(reference)
         except RayError as error:
             self.lost = True
             raise self._unavailable(error) from error
-        finally:
-            if told and on_wait is not None:
-                on_wait("")
         return answer
-
-    def _waits_for(self) -> str:
-        """What the node says that it waits for; "" where it does not say in time."""
-        asked = self._actor.waits_for.remote()
-        if not ray.wait([asked], timeout=_WAIT_ANSWER_SECONDS)[0]:
-            return ""
-        reason: str = ray.get(asked)
-        return reason
 
     def close(self) -> None:
         """End the actor and its measuring process."""

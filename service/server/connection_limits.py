@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -103,13 +104,15 @@ class ProbesAlone:
     """The application of a connection of the reserve: it answers one probe, or refuses another request, and has the
     connection closed. A probe has no body, which could be waited for."""
 
-    def __init__(self, app: ASGIApp, excess: str) -> None:
+    def __init__(self, app: ASGIApp, excess: str, on_refused: Callable[[Problem], None]) -> None:
         self.app = app
         self.excess = excess
+        self.on_refused = on_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _is_probe(scope):
             refused = too_many(self.excess)
+            self.on_refused(refused)
             answer = respond(scope["path"], refused.status, refused.code, refused.detail, refused.headers)
             await answer(scope, receive, send)
             return

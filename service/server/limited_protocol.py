@@ -49,7 +49,7 @@ class LimitedProtocol(H11Protocol):
         if not self._excess:
             self.limits.take(self, address)
         elif self.limits.reserve(self):
-            self.app = cast("ASGI3Application", ProbesAlone(cast("ASGIApp", self.app), self._excess))
+            self.app = cast("ASGI3Application", ProbesAlone(cast("ASGIApp", self.app), self._excess, self._count))
         else:
             self.give_way()
             return
@@ -124,11 +124,14 @@ class LimitedProtocol(H11Protocol):
         else:
             self._watch_reader()
 
+    def _count(self, problem: Problem) -> None:
+        self.refusals.take(problem, self.client[0] if self.client else "an unknown address")
+
     def _refuse(self, problem: Problem) -> None:
         """Answer with its document, unless an answer has begun, and close the connection."""
         if self.transport.is_closing():
             return
-        self.refusals.take(problem, self.client[0] if self.client else "an unknown address")
+        self._count(problem)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = {"Connection": "close"} | problem.headers
             answer = respond("/", problem.status, problem.code, problem.detail, headers)

@@ -33,4 +33,5 @@ class Refusals:
         if now - self._told_at.get(status, float("-inf")) >= LOG_SECONDS:
             count, self._told_at[status] = self._untold.pop(status), now
             since = "" if count == 1 else f", and {count - 1} before it"
-            logger.warning("a connection of %s was refused with %d%s: %s", address, status, since, problem.detail)
+            level = logging.WARNING if status == 503 else logging.INFO  # of others the client is at fault
+            logger.log(level, "a connection of %s was refused with %d%s: %s", address, status, since, problem.detail)

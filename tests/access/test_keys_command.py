@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.command_line import Run, own_folders, runner
 from tests.service.support import CPU, kernel_record
+from tirgemm.errors import StorageFull
 from tirgemm.gemm import Gemm
 from tirgemm.tuning_db import Database, JobRequest, data_folder
 from tirgemm.tuning_db.access.api_keys import KeyTable, secret_hash
@@ -120,6 +121,37 @@ def test_what_commands_change_is_in_the_audit_log(
     with Database.embedded(folder) as database:
         newest = AuditLog(database).entries()[0].entry
     assert (newest.action, newest.object) == ("db restore", str(backup))
+
+
+def test_a_command_whose_entry_cannot_be_written_has_done_its_work_all_the_same(
+    keys: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(_log: AuditLog, _entries: object) -> None:
+        raise StorageFull("no space is left")
+
+    monkeypatch.setattr(AuditLog, "add", full)
+    code, out, _ = keys("create", "ci", "--data", tmp_path)
+    assert (code, out.strip()[:8]) == (0, "tirgemm_"), "the secret is told, which nobody would learn later"
+    assert "keys create is not in the audit log: no space is left" in caplog.text
+    data_folder.signer(tmp_path)
+    (tmp_path / "tirgemm.db").write_bytes(b"SQLite format 3\0" + b"damage" * 1000)
+    code, out, _ = runner(capsys)("signing", "rotate", "--data", tmp_path)
+    assert (code, out.count("ed25519:")) == (0, 2)
+    assert "signing rotate is not in the audit log" in caplog.text
+
+
+def test_what_a_command_did_not_change_is_not_in_the_audit_log(
+    keys: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert keys("create", "ci", "--data", tmp_path)[0] == 0
+    for command in (("kernels", "pin", "0123456789abcdef"), ("kernels", "delete", "0123456789abcdef")):
+        assert runner(capsys)(*command, "--data", tmp_path)[0] == 2
+    with Database.embedded(tmp_path) as database:
+        assert [stored.entry.action for stored in AuditLog(database).entries()] == ["keys create"]
 
 
 def test_no_key_is_said_so(keys: Run, tmp_path: Path) -> None:

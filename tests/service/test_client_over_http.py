@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.helpers.artifact_samples import CONFIG, SIGNER, certified, operands
 from tests.service.support import CPU, ScriptedEngine, Service, serving
 from tests.waiting import PATIENCE_S
 from tirgemm import Client, Device, Gemm
-from tirgemm.errors import Cancelled, ServiceError
+from tirgemm.errors import Cancelled, MismatchedArtifact, ServiceError
 from tirgemm.events import CandidateRecorded, Done, Event
 from tirgemm.service import cli
 from tirgemm.timings import SearchSummary, Timing, Timings
@@ -117,9 +118,34 @@ def test_submitting_waits_for_nobody(tmp_path: Path) -> None:
         assert len({answer.job_id for answer in answers}) == 50 == len(service.queue.jobs())
 
 
-def test_a_worker_that_is_still_starting_is_waited_for(
-    service: Service, engine: ScriptedEngine, client: Client
+def test_without_a_worker_the_default_is_for_who_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in ("CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    with (
+        serving(tmp_path / "data", worker=False, fallback_seconds=0.1) as service,
+        Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=PATIENCE_S) as client,
+    ):
+        service.queue.register_worker("gone:1:0", [CPU], seen=time.time() - 3600.0)
+        packed_record(service.store, JobRequest(SHAPE, CPU), role="fallback")
+        for wanted in ({"wait": "fallback"}, {"wait": 5.0}, {"effort": "none"}):
+            assert client.kernel(SHAPE, **wanted).manifest.role == "fallback"
+        with pytest.raises(MismatchedArtifact, match="as where no worker has the device"):
+            client.kernel(SHAPE)
+        service.state.public_key = SIGNER.public
+        options = ["--url", service.url, "-o", str(tmp_path / "k.tirgemm"), "--trust", SIGNER.public]
+        assert cli.main(["get", str(SHAPE), *options]) == 1
+        assert "--fallback, --wait SECONDS or --effort none takes it" in " ".join(capsys.readouterr().err.split())
+        assert cli.main(["get", str(SHAPE), *options, "--fallback"]) == 0
+
+
+@pytest.mark.parametrize("has_default", [False, True])
+def test_a_worker_that_is_still_starting_is_waited_for(
+    service: Service, engine: ScriptedEngine, client: Client, has_default: bool
+) -> None:
+    if has_default:
+        packed_record(service.store, JobRequest(SHAPE, CPU), role="fallback")
     engine.fallback_gate.set()
     engine.gate.set()
     posts: list[str] = []

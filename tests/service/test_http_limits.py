@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -111,12 +112,21 @@ def test_refused_connections_are_counted_and_told_a_few_times_a_minute(
                 check_problem(connection, 431, "headers_too_large")
         return [line for line in caplog.messages if "was refused" in line]
 
+    caplog.set_level("INFO", "tirgemm.service")
+    monkeypatch.setattr(refusals, "LOG_SECONDS", 1e9)
     (line,) = refuse(3)
     assert line.startswith("a connection of 127.0.0.1 was refused with 431: the headers are over")
     monkeypatch.setattr(refusals, "LOG_SECONDS", 0.0)
     assert " was refused with 431, and 2 before it: " in refuse(1)[0]
-    counted = 'tirgemm_requests_total{method="none",route="refused",status="431"} 4.0'
-    assert counted in service.http.get("/metrics").text.splitlines()
+    assert refused(service, 431) == 4
+
+
+def refused(service: Service, status: int) -> float:
+    """How many connections /metrics says were refused with this status."""
+    with ask(service, "/metrics", "Connection: close\r\n") as connection:
+        told = answer_of(connection)[2].decode()
+    counted = rf'^tirgemm_requests_total{{method="none",route="refused",status="{status}"}} (.*)$'
+    return sum(map(float, re.findall(counted, told, re.MULTILINE)))
 
 
 @pytest.mark.parametrize("start", [b"", b"G", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: y"])
@@ -126,6 +136,8 @@ def test_headers_that_do_not_come_are_408(service: Service, monkeypatch: pytest.
     with connect(service) as connection:
         connection.sendall(start)
         check_problem(connection, 408, "request_timeout")
+    monkeypatch.undo()
+    assert refused(service, 408) == 1
 
 
 def test_headers_that_come_a_byte_at_a_time_are_408(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +213,11 @@ def test_probes_are_answered_however_many_connections_are_held(small: Service) -
             with ask(small, path) as probe:
                 status, headers, _ = answer_of(probe)
                 assert (status, headers["connection"]) == (200, "close"), path
+        before = refused(small, 503)
         for path in ("/", "/v1/keys", "/healthz/", "/v1/jobs?healthz"):
             with ask(small, path) as other:
                 assert check_problem(other, 503, "too_many_connections")["retry-after"] == "1"
+        assert refused(small, 503) == before + 4
         for connection in held[8 : 8 + 2 * RESERVED]:
             check_problem(connection, 503, "too_many_connections")
 

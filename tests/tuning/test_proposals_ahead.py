@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
+from tests.waiting import PATIENCE_S
 from tirgemm import Budget, Gemm
 from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event
@@ -22,7 +23,6 @@ from tirgemm.tuning.tuning_task import Control
 pytestmark = pytest.mark.usefixtures("all_scored")
 
 GEMM, OTHER = Gemm.parse("64x64x64:f16:nt"), Gemm.parse("64x64x128:f16:nt")
-TIMEOUT_S = 60.0
 
 
 class Results:
@@ -46,7 +46,7 @@ class Results:
 
     def wait(self, gemm: Gemm, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.of(gemm) >= count, TIMEOUT_S), "nothing is measured meanwhile"
+            assert self._changed.wait_for(lambda: self.of(gemm) >= count, PATIENCE_S), "nothing is measured meanwhile"
 
 
 def tuning(bench: FakeBench, gemm: Gemm = GEMM, **control: Any) -> Tuning:
@@ -103,6 +103,28 @@ def test_a_cancel_ends_a_search_that_proposes(bench: FakeBench, monkeypatch: pyt
         tuning(bench, cancel=cancel).run()
 
 
+def test_proposals_that_take_long_are_waited_for_in_silence(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which a worker that hangs is known, as every look at the cancel is a sign of life."""
+    monkeypatch.setattr(search_loop, "SILENT_AFTER_SECONDS", -1.0)
+    looks: list[int] = []
+    go_on = threading.Event()
+    asked(monkeypatch, lambda _: go_on.wait(PATIENCE_S))
+    searching = tuning(bench)
+    look = searching.raise_if_cancelled
+    monkeypatch.setattr(searching, "raise_if_cancelled", lambda: looks.append(0) or look())
+    waited, real = [], search_loop.wait
+
+    def wait(futures: Any, timeout: float | None = None) -> Any:
+        if timeout is None and not go_on.is_set():
+            waited.append(len(looks))
+            go_on.set()
+        return real(futures, timeout)
+
+    monkeypatch.setattr(search_loop, "wait", wait)
+    assert searching.run().trials == 40
+    assert len(waited) == 1
+
+
 def test_a_search_that_cannot_propose_ends_with_its_reason(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def second(_: Search) -> None:
         raise RuntimeError("the model is gone")
@@ -134,14 +156,13 @@ def test_a_sweep_measures_other_problems_while_one_search_proposes(
     results, meanwhile = Results(), []
 
     def second(search: Search) -> None:
-        before = results.of(OTHER)
-        results.wait(OTHER, before + 1)
-        meanwhile.append((search.tried, results.of(OTHER) > before))
+        results.wait(OTHER, results.of(OTHER) + 1)
+        meanwhile.append(search.tried)
 
     known = asked(monkeypatch, second)
     bench.pool.processes = 1
     tunings = [tuning(bench, gemm, on_event=results.hear(gemm)) for gemm in (GEMM, OTHER)]
     outcomes = Sweep(tunings, seconds=600.0).run()
-    assert meanwhile == [(known[1], True)]
+    assert meanwhile == [known[1]]
     assert all(outcome.record is not None for outcome in outcomes)
     assert [results.of(gemm) for gemm in (GEMM, OTHER)] == [40, 40]

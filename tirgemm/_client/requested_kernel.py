@@ -14,6 +14,10 @@ from tirgemm.gemm import Gemm, Regime
 _PLACE = re.compile(r"cuda(:\d{1,4})?")
 
 
+# Who may have the default kernel in place of a tuned one.
+TAKES_DEFAULT = 'wait="fallback", wait in seconds or effort="none"'
+
+
 @dataclass(frozen=True, slots=True)
 class RequestedKernel:
     """A kernel as it was asked for: ``device`` by its key or a name. ``verify=False`` takes one without a passed
@@ -56,6 +60,11 @@ class RequestedKernel:
             fault = "it is a build that nobody has run"
         if fault:
             raise UnverifiedArtifact(f"the artifact for {self.gemm} from {url}: {fault}; {advice}")
+
+
+def is_default(document: dict[str, Any] | None) -> bool:
+    """Whether this is the document of a default kernel that nobody has pinned."""
+    return document is not None and document.get("role") == "fallback" and document.get("pinned") is not True
 
 
 def _is_called(device: Device, name: str) -> bool:

@@ -59,8 +59,9 @@ def chosen_answers(
 def clocked_answers(
     variants: Iterable[str], workbench: Workbench, tuning: MakeTuning, *, warm: bool
 ) -> dict[str, EffortAnswer]:
-    """The whole answer of each effort, each from nothing, by processes that are warm: unless they are, one answer that
-    is not kept comes first, of the largest effort, with no more candidates than there are build processes."""
+    """The whole answer of each effort, each from nothing, by processes that are warm: unless they are, one answer to
+    the same problem that is not kept comes first, of the largest effort, with no more candidates than there are build
+    processes."""
     import_module("tvm")
     answers: dict[str, EffortAnswer] = {}
     asked = _asked(variants)

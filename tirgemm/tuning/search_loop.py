@@ -3,6 +3,7 @@ the search is stopped."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -16,11 +17,15 @@ from tirgemm.tuning.build.builds_report import BuildsReport
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.search.search import LEAST_TRIED, Proposal, Search
 
+logger = logging.getLogger("tirgemm.tuning")
+
 # Candidates of a batch, and at most twice as many in flight before the next one is asked for.
 BATCH = 8
 # How long the loop waits for proposals before it goes on without them, and where there is nothing to go on with, before
 # it looks whether it was cancelled.
 SOON_SECONDS, POLL_SECONDS = 0.05, 0.1
+# Proposals that have taken so long are waited for without another look.
+SILENT_AFTER_SECONDS = 30.0
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -56,6 +61,7 @@ class SearchLoop:
         # What was asked for and is not known yet to be worth its time, and the gain that is expected of it.
         self.pending_proposals: list[Proposal] = []
         self.asking: Future[list[Proposal]] | None = None
+        self._asked_at = 0.0
         # What the search is told of when it does not propose: results of this problem and of others.
         self._untold: list[Candidate] = []
         self._unlearnt: list[Candidate] = []
@@ -118,8 +124,8 @@ class SearchLoop:
             self.take_finished_builds(self.tuning.workbench.ended(self.building, *((0.0,) if at_once else ())))
         if self.built and (self.overlap or not self.building):
             self.measure(self.tuning.evaluator.measurers)
-        if self.asking is not None and not (self.building or self.built):
-            wait([self.asking], POLL_SECONDS)
+        if not (self.building or self.built):
+            self.wait_for_proposals()
         if self.late:
             self.drop_overdue()
         return self.active
@@ -127,9 +133,11 @@ class SearchLoop:
     @property
     def active(self) -> bool:
         """Whether something is in flight or may still be proposed."""
-        return bool(self.building or self.built) or self._may_propose()
+        return bool(self.building or self.built) or self.may_propose
 
-    def _may_propose(self) -> bool:
+    @property
+    def may_propose(self) -> bool:
+        """Whether a batch could be asked for or taken."""
         return not (self.exhausted or self.below_least_gain or self.late) and self.trials < self.limit
 
     @property
@@ -145,7 +153,7 @@ class SearchLoop:
 
     def wants_proposals(self) -> bool:
         """Whether it is time for the next batch."""
-        if not self._may_propose():
+        if not self.may_propose:
             return False
         if self.asking is not None:
             return self.asking.done()
@@ -162,6 +170,7 @@ class SearchLoop:
             if not self.measured or not self.overlap:
                 self.tuning.enter(Phase.BUILDING)
             if self.asker is not None and self.overlap:
+                self._asked_at = time.monotonic()
                 self.asking = self.asker.submit(self._ask, self.batch, spans.traceparent())
                 wait([self.asking], SOON_SECONDS)
             else:
@@ -202,6 +211,13 @@ class SearchLoop:
         with spans.under(trace), spans.span("propose"):
             return self.search.ask(count)
 
+    def wait_for_proposals(self) -> None:
+        """Wait a moment for what the search is asked for; without an end where it takes long: by the silence of its
+        thread a worker that hangs is known."""
+        if self.asking is not None:
+            is_long = time.monotonic() - self._asked_at > SILENT_AFTER_SECONDS
+            wait([self.asking], None if is_long else POLL_SECONDS)
+
     def _take_proposals(self, asked: Future[list[Proposal]]) -> None:
         self.pending_proposals = asked.result()
         self.asking = None
@@ -218,7 +234,9 @@ class SearchLoop:
     def settle(self) -> None:
         """Let the search come to rest: what it is asked for at this moment is not wanted any more."""
         if self.asking is not None:
-            wait([self.asking])
+            error = self.asking.exception()
+            if error is not None and not isinstance(error, Cancelled):
+                logger.warning("the search of %s could not propose: %s", self.tuning.gemm, error)
             self.asking = None
         self._tell_search()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tirgemm.config import Config
@@ -21,7 +21,7 @@ from tirgemm.tuning.finish import finish
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.search.similar_problems import nearest
-from tirgemm.tuning.search_loop import POLL_SECONDS, SearchLoop
+from tirgemm.tuning.search_loop import SearchLoop
 from tirgemm.tuning.tune import Tuning
 
 # Candidates in flight for each build process, at most, where builds run ahead of the measuring.
@@ -143,9 +143,9 @@ class Sweep:
                 problem.loop.take_finished_builds(done)
         if overlap or not any(p.loop.building for p in waiting):
             self._measure_one(waiting)
-        asked = [p.loop.asking for p in waiting if p.loop.asking is not None]
-        if asked and not any(p.loop.building or p.loop.built for p in waiting):
-            wait(asked, POLL_SECONDS)
+        asking = next((p.loop for p in waiting if p.loop.asking is not None), None)
+        if asking is not None and not any(p.loop.building or p.loop.built for p in waiting):
+            asking.wait_for_proposals()
         if time.monotonic() > self.deadline:
             for problem in waiting:
                 problem.loop.drop_overdue()
@@ -154,7 +154,7 @@ class Sweep:
         """Batches for the problems of the likeliest gain, one after the other, until ``most`` candidates are in
         flight."""
         while sum(len(p.loop.building) + len(p.loop.built) for p in waiting) < most:
-            if asked := [p for p in waiting if p.loop.asking is not None]:
+            if asked := [p for p in waiting if p.loop.asking is not None and p.loop.may_propose]:
                 if not asked[0].loop.wants_proposals():
                     return
                 asked[0].loop.propose()

@@ -4,14 +4,18 @@ to."""
 from __future__ import annotations
 
 import getpass
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import insert, select
 
+from tirgemm.errors import StoreError
 from tirgemm.tuning_db.database import ClockedTables, Database
 from tirgemm.tuning_db.models import AuditRow
 from tirgemm.tuning_db.times import iso
+
+logger = logging.getLogger("tirgemm.tuning_db")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,13 @@ def command_user() -> str:
 
 
 def note_command(db: Database, action: str, what: str) -> None:
-    """Write an entry for a command that has changed ``what`` in a database. Raises StoreError."""
-    AuditLog(db).add([AuditEntry(None, action, what, 0, command_user())])
+    """Write an entry for a command that has changed ``what`` in a database. The command has done its work: an entry
+    that cannot be written is logged."""
+    try:
+        plain = what.encode("utf-8", "backslashreplace").decode()
+        AuditLog(db).add([AuditEntry(None, action, plain, 0, command_user())])
+    except StoreError as error:
+        logger.warning("%s is not in the audit log: %s", action, error)
 
 
 class AuditLog(ClockedTables):

@@ -6,6 +6,7 @@ Nothing of a stored kernel changes but its pin, so that its text stays what it i
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -20,6 +21,7 @@ from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import KernelDocumentRow, KernelRow
 from tirgemm.tuning_db.rows import parts
 
+logger = logging.getLogger("tirgemm.tuning_db")
 # The number of the text's form: to be raised with any change of the text of any kernel. Texts of other numbers are
 # rendered anew.
 RENDERING = 2
@@ -127,6 +129,11 @@ def _bytes(text: str | bytes | None) -> bytes:
     return text.encode() if isinstance(text, str) else text or b""
 
 
+def log_damaged(kernel_id: str) -> None:
+    """Say that a kernel's stored document is not what was written."""
+    logger.warning("kernel %s: its stored document is damaged; it is rendered again", kernel_id)
+
+
 def stored_documents(db: Database, ids: Sequence[str]) -> dict[tuple[str, bool], Rendered]:
     """By id, and whether it is pinned, the documents of these kernels that are stored whole in this version's form.
     Raises StoreError."""
@@ -141,6 +148,8 @@ def stored_documents(db: Database, ids: Sequence[str]) -> dict[tuple[str, bool],
                 document = stored_document(DocumentRow(*texts), kernel_id, pinned=pinned)
                 if document is not None:
                     documents[kernel_id, pinned] = document
+                else:
+                    log_damaged(kernel_id)
     return documents
 
 

@@ -4,7 +4,6 @@ or of one in a statement that stays prepared."""
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +32,15 @@ from tirgemm.status import Role
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
-from tirgemm.tuning_db.answers.kernel_document import RENDERING, DocumentRow, Rendered, stored_document
+from tirgemm.tuning_db.answers.kernel_document import (
+    RENDERING,
+    DocumentRow,
+    Rendered,
+    log_damaged,
+    stored_document,
+)
 from tirgemm.tuning_db.database import Database, translated
 from tirgemm.tuning_db.models import GemmRow, KernelDocumentRow, KernelRow
-
-logger = logging.getLogger("tirgemm.tuning_db")
 
 
 class WantedAnswer(NamedTuple):
@@ -112,7 +115,7 @@ def _answer(
     row, pinned = DocumentRow(*document), pinned_at is not None
     rendered = stored_document(row, kernel_id, pinned=pinned)
     if rendered is None and row.json is not None:
-        logger.warning("kernel %s: its stored document is damaged; it is rendered again", kernel_id)
+        log_damaged(kernel_id)
     summary = _summary(row.search) if rendered is not None and row.search else None
     return StoredAnswer(kernel_id, role, pinned, trials, artifact_sha256, summary, rendered)
 

@@ -101,9 +101,8 @@ def test_what_a_node_s_device_waits_for_is_told(cluster: Any, tmp_path: Path) ->
             lock.acquire()
             answer = measuring.request(Open(CPU, locks), timeout_s=PATIENCE_S, on_wait=on_wait)
     assert answer == (None, None)
-    assert len(told) == 2
     assert f"pid {os.getpid()}" in told[0]
-    assert told[1] == ""
+    assert [reason for reason in told[1:] if reason] == []
 
 
 def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
