@@ -5,8 +5,6 @@ Exit codes: 0 done, 1 the operation failed, 2 bad input or a missing extra, 130 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +120,7 @@ def get(
 ) -> None:
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
     from tirgemm._client.service_documents import KERNEL, checked
+    from tirgemm._client.told_options import told_as_options
     from tirgemm._terminal.locked_options import refuse_search_options
     from tirgemm.artifact import read
     from tirgemm.config import Config
@@ -326,28 +325,6 @@ def version(as_json: Json = False) -> None:
 
     versions = {"tirgemm": __version__} | dict(environment())
     console.emit(as_json, versions, lambda: console.out.print("\n".join(f"{k} {v}" for k, v in versions.items())))
-
-
-@contextmanager
-def told_as_options() -> Iterator[None]:
-    """Say what Python's errors advise as the options of this command line."""
-    from tirgemm._client.http import unverified_would_do
-    from tirgemm._client.requested_kernel import TAKES_DEFAULT
-    from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
-
-    try:
-        yield
-    except MismatchedArtifact as error:
-        words = str(error).replace(TAKES_DEFAULT, "--fallback, --wait SECONDS or --effort none")
-        raise MismatchedArtifact(words) from error
-    except UnverifiedArtifact as error:
-        words = str(error).replace("verify=False", "--unverified").replace("retune=True", "--retune")
-        raise UnverifiedArtifact(words) from error
-    except ServiceError as error:
-        if not unverified_would_do(error.problem):
-            raise
-        words = f"{error.problem.get('detail')}; --unverified takes a build that nobody has run"
-        raise ServiceError(words, error.problem, error.http_status) from error
 
 
 def trust_of(given: list[str] | None, data: Path | None = None) -> Any:

@@ -1,0 +1,28 @@
+"""Errors that advise an argument of Python's, told as the options of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tirgemm._client.http import unverified_would_do
+from tirgemm._client.requested_kernel import TAKES_DEFAULT
+from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
+
+
+@contextmanager
+def told_as_options() -> Iterator[None]:
+    """Say what Python's errors advise as the options of this command line."""
+    try:
+        yield
+    except MismatchedArtifact as error:
+        words = str(error).replace(TAKES_DEFAULT, "--fallback, --wait SECONDS or --effort none")
+        raise MismatchedArtifact(words) from error
+    except UnverifiedArtifact as error:
+        words = str(error).replace("verify=False", "--unverified").replace("retune=True", "--retune")
+        raise UnverifiedArtifact(words) from error
+    except ServiceError as error:
+        if not unverified_would_do(error.problem):
+            raise
+        words = f"{error.problem.get('detail')}; --unverified takes a build that nobody has run"
+        raise ServiceError(words, error.problem, error.http_status) from error
