@@ -207,6 +207,10 @@ class DamagedRow(StoreError):
     """A row of the database makes no sense."""
 
 
+class DamagedDatabase(StoreError):
+    """The file of the database is no longer what was written."""
+
+
 class SchemaTooNew(StoreError):
     """The database was written by a newer tirgemm."""
 

@@ -20,7 +20,15 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tirgemm._user_folders import DATABASE
 from tirgemm.artifact.closing import Closing
-from tirgemm.errors import DamagedRow, InvalidRequest, MissingExtra, StorageFull, StoreError, StoreUnavailable
+from tirgemm.errors import (
+    DamagedDatabase,
+    DamagedRow,
+    InvalidRequest,
+    MissingExtra,
+    StorageFull,
+    StoreError,
+    StoreUnavailable,
+)
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
@@ -52,6 +60,8 @@ class Database(Closing):
         self._readers: list[sqlite3.Connection] = []
         self.on_kernels_changed: Callable[[], None] = lambda: None
         """Called after each transaction of this object that has changed kernels, once others can see that."""
+        self.damage = ""
+        """What was wrong with the file when it was last found to be damaged, empty while it never was."""
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
             with translated(self.place):
@@ -72,6 +82,16 @@ class Database(Closing):
         """What error messages call this database; never holds a password."""
         return self.url.render_as_string(hide_password=True)
 
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """``translated``; damage of the file is kept in mind."""
+        try:
+            with translated(self.place):
+                yield
+        except DamagedDatabase as error:
+            self.damage = str(error)
+            raise
+
     @property
     def is_sqlite(self) -> bool:
         return self.url.get_backend_name() == "sqlite"
@@ -79,13 +99,13 @@ class Database(Closing):
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database."""
-        with translated(self.place), self.engine.begin() as connection:
+        with self.translating(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that writes, committed at the end; on SQLite it is the only one from its first moment."""
-        with translated(self.place), self._writer.connect() as connection:
+        with self.translating(), self._writer.connect() as connection:
             with connection.begin():
                 connection.info.pop(KERNELS_CHANGED, None)
                 yield connection
@@ -182,7 +202,7 @@ def _translate(error: Exception, place: str) -> StoreError:
     if "readonly" in words or "read-only" in words:
         return StoreError(f"database {place} cannot be written ({words}); give a folder that this user can write")
     if "not a database" in words or "malformed" in words:
-        return StoreError(
+        return DamagedDatabase(
             f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
         )
     # psycopg's, by SQLSTATE: no connection (none, 08), a deadlock (40), a server that is full (53) or ends (57).

@@ -39,7 +39,7 @@ from tirgemm.tuning_db.answers.kernel_document import (
     log_damaged,
     stored_document,
 )
-from tirgemm.tuning_db.database import Database, translated
+from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import GemmRow, KernelDocumentRow, KernelRow
 
 
@@ -90,7 +90,7 @@ class PreparedLookup:
     its own, which waits for nobody. For one thread at a time."""
 
     def __init__(self, db: Database) -> None:
-        self._place = db.place
+        self._db = db
         self._connection = db.own_reader()
 
     def find(self, wanted: WantedAnswer) -> StoredAnswer | None:
@@ -103,7 +103,7 @@ class PreparedLookup:
             "regime": regime,
             "other_devices": other_devices,
         }
-        with translated(self._place):
+        with self._db.translating():
             rows = self._connection.execute(_ONE, parameters).fetchall()
         return _answer(*rows[0]) if rows else None
 

@@ -49,8 +49,9 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
-    """200 where the database answers, the blobs can be written and a worker is alive with a device that can be used;
-    else 503 within a few seconds, whose `missing` names what is not there: `database`, `blobs`, `worker`, `device`.
+    """200 where the database answers and was not found to be damaged, the blobs can be written and a worker is alive
+    with a device that can be used; else 503 within a few seconds, whose `missing` names what is not there: `database`,
+    `blobs`, `worker`, `device`.
     Where keys are on, the reasons and the workers of `unusable` are told by `GET /v1/meta` alone, which takes one."""
     workers: list[WorkerRecord] = []
     missing: dict[str, str] = {}
@@ -73,6 +74,9 @@ async def readyz(state: State) -> Readiness:
             missing["device"] = f"no device can be used: {reasons or 'no worker has one now'}"
         if blobs_fault:
             missing["blobs"] = blobs_fault
+        if state.database.damage:
+            logger.error("%s", state.database.damage)
+            missing["database"] = "a part of the database is damaged; the log says what to do"
     if missing:
         raise Problem(503, "; ".join(missing.values()), headers={"Retry-After": "1"}, missing=list(missing))
     return Readiness(status="ready", workers=len(workers), unusable=unusable)

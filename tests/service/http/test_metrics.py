@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.storage.databases import candidate
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
@@ -135,6 +136,28 @@ def test_readiness_tells_nobody_without_a_key_why_a_device_cannot_be_used(
         assert CPU.name in answer.text
         meta = service.http.get("/v1/meta", headers={"Authorization": f"Bearer {secret}"})
         assert meta.json()["workers"][0]["unusable"][0]["reason"] == "GPU GPU-1 cannot be opened"
+
+
+def test_a_database_that_was_found_to_be_damaged_is_named(service: Service) -> None:
+    service.queue.register_worker("worker:1:0", [CPU])
+    kernel_record(service.store, REQUEST)
+    assert service.http.get("/readyz").status_code == 200
+    database = service.state.database
+    with database.write() as connection:
+        page, size = connection.exec_driver_sql(
+            "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'kernel_figures'"
+        ).one()
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.engine.dispose()
+    with (database.data_dir / DATABASE).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    assert service.http.get("/", headers={"Accept": "text/html"}).status_code == 500
+    assert service.http.get("/v1/kernels").status_code == 200, "what is whole is answered"
+    answer = service.http.get("/readyz")
+    assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])
+    assert str(database.data_dir) not in answer.text
 
 
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
