@@ -60,6 +60,7 @@ class Database(Closing):
         self._readers: list[sqlite3.Connection] = []
         self.on_kernels_changed: Callable[[], None] = lambda: None
         """Called after each transaction of this object that has changed kernels, once others can see that."""
+        self._upserts: dict[tuple[Any, ...], Any] = {}
         self.damage = ""
         """What was wrong with the file when it was last found to be damaged, empty while it never was."""
         self._writer = self.engine.execution_options(tirgemm_write=True)
@@ -84,7 +85,7 @@ class Database(Closing):
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """``translated``; damage of the file is kept in mind."""
+        """``translated``, which also sets ``damage`` where the file is damaged."""
         try:
             with translated(self.place):
                 yield
@@ -133,6 +134,17 @@ class Database(Closing):
         table: Any = model.__table__
         statement: Insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
         return statement
+
+    def upsert(self, model: type[Base], identity: tuple[str, ...], changed: tuple[str, ...]) -> Any:
+        """An INSERT that changes the columns ``changed`` of the row with the same ``identity``, where there is one, and
+        returns the row's ``id``. It is kept: to make it takes as long as to run it."""
+        key = model, identity, changed
+        if key not in self._upserts:
+            statement, table = self.insert(model), model.__table__
+            changes = {name: statement.excluded[name] for name in changed}
+            statement = statement.on_conflict_do_update(index_elements=list(identity), set_=changes)
+            self._upserts[key] = statement.returning(table.c["id"])
+        return self._upserts[key]
 
     def close(self) -> None:
         for reader in self._readers:

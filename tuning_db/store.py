@@ -251,12 +251,9 @@ def write_candidate(db: Database, connection: Connection, candidate: Candidate, 
     gemm_id, key = rows.gemm_id(db, connection, candidate.gemm), candidate.key
     values = rows.candidate_values(candidate)
     identity = _named_by(gemm_id, key)
-    statement = db.insert(CandidateRow).values(
-        identity | values | {"origin": origin, "created_at": values["updated_at"]}
-    )
-    changes = {name: statement.excluded[name] for name in (*values, "origin")}
-    statement = statement.on_conflict_do_update(index_elements=list(identity), set_=changes)
-    number = int(connection.execute(statement.returning(CandidateRow.id)).scalar_one())
+    row = identity | values | {"origin": origin, "created_at": values["updated_at"]}
+    statement = db.upsert(CandidateRow, tuple(identity), (*values, "origin"))
+    number = int(connection.execute(statement, row).scalar_one())
     add_missing_samples(connection, number, candidate.sample_sets, origin)
     if not origin:
         done = update(AttemptRow).where(*_attempts_of(gemm_id, key), AttemptRow.number == candidate.attempt)

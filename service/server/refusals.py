@@ -1,4 +1,5 @@
-"""What is refused before its request has come whole: counted, and told to the log a few times a minute."""
+"""``Refusals``: metrics and log lines of connections that the HTTP server refuses before the application has their
+request (400, 408, 431, 503)."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from tirgemm.service.http.problems import Problem
 
 logger = logging.getLogger("tirgemm.service")
 
-# What such a request counts under, whose method and route nobody knows.
+# The labels of the metric of requests, as such a request has neither a method nor a route.
 METHOD, ROUTE = "none", "refused"
-# The log has one line of a status in so long, whatever comes.
+# The shortest time between two log lines of one status.
 LOG_SECONDS = 10.0
 
 
 class Refusals:
-    """Refusals by status, in ``metrics`` and in the log. For one thread."""
+    """Counts refused connections by status in ``metrics``, and logs them. For one thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -26,7 +27,7 @@ class Refusals:
         self._told_at: dict[int, float] = {}
 
     def take(self, problem: Problem, address: str) -> None:
-        """Count one, of a client at ``address``."""
+        """Count one connection of a client at ``address``, refused with ``problem``."""
         status, now = problem.status, time.monotonic()
         self._metrics.requests.labels(METHOD, ROUTE, status).inc()
         self._untold[status] += 1

@@ -1,5 +1,4 @@
-"""The two operations that others wait for: recording a candidate, and looking a kernel up; limits are those of a
-reference processor."""
+"""The two operations that others wait for: recording a candidate, and looking a kernel up."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, kernel
-from tests.helpers.pace import slowness
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
@@ -36,14 +34,14 @@ def quickest_ms(act: Callable[[int], object]) -> float:
 def test_recording_a_candidate_takes_less_than_5_ms(store: SqlStore) -> None:
     trace = [[["SampleCategorical", [], [[0, 1, 2], [0.3, 0.3, 0.4]], [f"v{number}"]] for number in range(20)], []]
     taken = SampleSet(tuple(10.0 + number / 7 for number in range(101)))
-    assert quickest_ms(lambda n: store.add_candidate(candidate(n, trace=trace, sample_sets=(taken,)))) < 5 * slowness()
+    assert quickest_ms(lambda n: store.add_candidate(candidate(n, trace=trace, sample_sets=(taken,)))) < 5
 
 
 @pytest.mark.timing
 def test_looking_a_kernel_up_takes_less_than_2_ms(store: SqlStore) -> None:
     for number in range(50):
         store.put_kernel(kernel(gemm=GEMM.with_(m=number + 1)))
-    assert quickest_ms(lambda _: store.kernel(GEMM, DEVICE.key, "sustained")) < 2 * slowness()
+    assert quickest_ms(lambda _: store.kernel(GEMM, DEVICE.key, "sustained")) < 2
 
 
 def test_a_claim_looks_at_no_more_rows_where_many_jobs_wait(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Errors that advise an argument of Python's, told as the options of the command line."""
+"""``told_as_options``: errors of the client whose advice is a Python argument, raised again with the option of
+``tirgemm get`` in its place."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
 
 @contextmanager
 def told_as_options() -> Iterator[None]:
-    """Say what Python's errors advise as the options of this command line."""
+    """Within the block the client's errors name options of the command line, not arguments."""
     try:
         yield
     except MismatchedArtifact as error:

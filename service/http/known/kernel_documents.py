@@ -1,5 +1,5 @@
-"""Rendered kernel documents, each with its ETag: kept in memory, taken as they are stored or made once for each state
-of a kernel's pin, which is all that ever changes of it."""
+"""``KernelDocuments``: cache in memory of kernels' JSON documents with their ETags, by id and pin, which is all that
+ever changes of a kernel."""
 
 from __future__ import annotations
 
