@@ -26,7 +26,7 @@ def cuts(*, swap: int = 0, copied: bool = False, cluster_m: int = 1, split: int 
     return Cuts(128, tiles, 64, 4, False, 1, cluster_m, 1, swap, split, False, True, copied)
 
 
-@pytest.mark.parametrize(("layout", "swap", "peers"), product(("nt", "nn", "tn", "tt"), (0, 1), (1, 2)))
+@pytest.mark.parametrize(("layout", "swap", "peers"), list(product(("nt", "nn", "tn", "tt"), (0, 1), (1, 2))))
 def test_rows_narrower_than_128_bytes_are_counted_as_tiles_are_laid_out(layout: str, swap: int, peers: int) -> None:
     gemm = Gemm(4096, 4096, 4096, layout=layout)
     k_major = not gemm.trans_a if swap else gemm.trans_b
@@ -94,7 +94,7 @@ def test_of_few_outputs_no_more_is_loaded_than_there_is(layout: str, swap: int, 
     assert estimate.loaded_columns(128 if columns != 32 else 24, swap, gemm) == columns
 
 
-@pytest.mark.parametrize(("swap", "beta"), product((0, 1), (False, True)))
+@pytest.mark.parametrize(("swap", "beta"), list(product((0, 1), (False, True))))
 def test_stores_take_the_chunks_that_tiles_are_staged_in(swap: int, beta: bool) -> None:
     c = CONSTANTS["sustained"]
     clocks = estimate._store_clocks(cuts(swap=swap), Gemm(4096, 4096, 64, beta=beta), c)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,29 +23,65 @@ _MAX_DEPTH = 12
 _ROWS = 256
 _WORD = 64
 _ONES = ~np.uint64(0)
+_BITS = np.uint64(1) << np.arange(_WORD, dtype=np.uint64)
+# How far apart and where the bits are that change places in a transposition of eight times eight.
+_TRANSPOSITIONS = tuple(
+    (np.uint64(shift), np.uint64(mask))
+    for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0))
+)
 
 Words = npt.NDArray[np.uint64]
 
 
+class TreeLevel(NamedTuple):
+    """The conditions at one depth, those of a tree side by side; a tree without any has one whose outcome is of no
+    account, as all leaves below it are the same.
+
+    ``conditions``: which one each is; ``sources``: the place of its node among the left children and behind them the
+    right ones of the level above; ``firsts``: of each tree, the place of its first.
+    """
+
+    conditions: npt.NDArray[np.intp]
+    sources: npt.NDArray[np.intp]
+    firsts: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, nodes: npt.NDArray[np.intp], inner: npt.NDArray[np.bool_], above: npt.NDArray[np.bool_]) -> TreeLevel:
+        """Of the conditions ``nodes`` of a level that is filled up, by tree, of which those with ``inner`` are a
+        tree's; ``above``: which of the level above were kept."""
+        kept = cls.kept(inner)
+        trees, places = np.nonzero(kept)
+        number = np.cumsum(above).reshape(above.shape) - 1
+        # The places of a level follow from those of the one above: left child, right child.
+        sources = number[trees, places // 2] + places % 2 * int(above.sum())
+        return cls(nodes[kept], np.where(inner[kept], sources, 0), np.flatnonzero(np.diff(trees, prepend=-1)))
+
+    @staticmethod
+    def kept(inner: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which conditions of a filled level are kept: a tree's own, or its first place where it has none."""
+        kept = inner.copy()
+        kept[:, 0] |= ~inner.any(axis=1)
+        return kept
+
+
 @dataclass(frozen=True, slots=True)
 class TreeEnsemble:
-    """Binary trees, each filled up to the deepest one's depth, so that all go down a level together.
+    """Binary trees that go down a level together.
 
     A condition holds where its feature is less than its threshold, or is missing and ``missing_holds``; by it a node
     goes to its left child. Outcomes are bits, those of 64 rows a word, so that an operation takes 64 rows through a
     level.
 
     ``features``: names of the matrix's columns, those that a tree asks for; ``feature``: the column of each condition;
-    ``bound``: its threshold as an integer, behind that column (``_ordered``). ``levels``: the conditions of a level's
-    nodes, of all trees each; the left children of a level stand before its right ones. ``leaves``: of each tree, in
-    the same order, in units of 2**-40.
+    ``bound``: its threshold as an integer (``_ordered``). ``leaves``: of each tree, as if all were
+    as deep as the deepest, in units of 2**-40; their numbers have the outcomes as bits, the first level's lowest.
     """
 
     features: tuple[str, ...]
     feature: npt.NDArray[np.intp]
     bound: npt.NDArray[np.int64]
     missing_holds: npt.NDArray[np.bool_]
-    levels: tuple[npt.NDArray[np.intp], ...]
+    levels: tuple[TreeLevel, ...]
     leaves: npt.NDArray[np.int64]
 
     @classmethod
@@ -89,17 +125,19 @@ class TreeEnsemble:
         used, columns = np.unique(keys >> 33, return_inverse=True)
         columns = columns.astype(np.intp)
         threshold = (keys & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
-        order, sorted_levels = np.zeros(1, np.intp), list[npt.NDArray[np.intp]]()
+        order, kept_levels = np.zeros(1, np.intp), list[TreeLevel]()
+        above = np.ones((len(trees), 1), bool)
         for depth in range(len(levels)):
-            level_nodes = nodes[:, 2**depth - 1 : 2 ** (depth + 1) - 1]
-            sorted_levels.append(np.ascontiguousarray(level_nodes[:, order].T))
+            here = slice(2**depth - 1, 2 ** (depth + 1) - 1)
+            kept_levels.append(TreeLevel.of(nodes[:, here], inner[:, here], above))
+            above = TreeLevel.kept(inner[:, here])
             order = np.concatenate((2 * order, 2 * order + 1))
         return cls(
             tuple(names[feature] for feature in used),
             columns,
-            columns << 32 | _ordered(threshold),
+            _ordered(threshold),
             (keys >> 32 & 1).astype(bool),
-            tuple(sorted_levels),
+            tuple(kept_levels),
             np.ascontiguousarray(leaves[:, order]),
         )
 
@@ -111,45 +149,58 @@ class TreeEnsemble:
     def _predicted(self, matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         fails = self._failing(matrix)
         words, count = len(fails), len(self.leaves)
-        leaf = np.zeros((words, count, _WORD), np.uint8 if len(self.levels) <= 8 else np.uint16)
-        # The rows that come to each node of the level.
-        reach = np.full((words, 1, count), _ONES)
-        for depth, nodes in enumerate(self.levels):
-            below = np.empty((words, 2 * len(nodes), count), np.uint64)
-            left, right = below[:, : len(nodes)], below[:, len(nodes) :]
-            np.bitwise_and(reach, fails.take(nodes, axis=1, mode="clip"), out=right)
-            leaf |= _bits(np.bitwise_or.reduce(right, axis=1)).astype(leaf.dtype) << leaf.dtype.type(depth)
+        outcomes = np.zeros((words, count, -(-len(self.levels) // 8), 8), np.uint64)
+        # The rows that come to each of the level's nodes.
+        reach = np.full((words, count), _ONES)
+        for depth, level in enumerate(self.levels):
+            right = reach & fails.take(level.conditions, axis=1, mode="clip")
+            outcomes[:, :, depth // 8, depth % 8] = np.bitwise_or.reduceat(right, level.firsts, axis=1)
             if depth + 1 < len(self.levels):
-                np.bitwise_xor(reach, right, out=left)
-            reach = below
-        of_tree = np.arange(count)[:, None] * self.leaves.shape[1]
-        sums = self.leaves.ravel().take(leaf + of_tree, mode="clip").sum(axis=1)
+                below = np.concatenate((reach ^ right, right), axis=1)
+                reach = below.take(self.levels[depth + 1].sources, axis=1, mode="clip")
+        leaf = np.arange(0, self.leaves.size, self.leaves.shape[1])[:, None]
+        for group in range(outcomes.shape[2]):
+            leaf = leaf + (_numbers(outcomes[:, :, group]).astype(np.intp) << 8 * group)
+        sums = np.broadcast_to(self.leaves.ravel().take(leaf, mode="clip"), (words, count, _WORD)).sum(axis=1)
         total: npt.NDArray[np.float64] = sums.ravel()[: len(matrix)] * _LEAF_UNIT
         return total
 
     def _failing(self, matrix: npt.NDArray[np.float32]) -> Words:
         """For which rows each condition does not hold: words of 64 rows, of each all conditions."""
-        rows, columns = matrix.shape
-        words, shift = -(-rows // _WORD), rows.bit_length()
-        # A column's rows in the order of its values: a threshold is above the first so many of them.
-        values = (np.arange(columns)[:, None] << 32 | _ordered(matrix.T)) << shift | np.arange(rows)
-        values.sort(axis=1)
-        row = values & ((1 << shift) - 1)
-        bit = np.uint64(1) << (row % _WORD).astype(np.uint64)
-        least = np.zeros((words, columns, rows + 1), np.uint64)
-        for word in range(words):
-            mine = np.where(row // _WORD == word, bit, np.uint64(0))
-            np.bitwise_or.accumulate(mine, axis=1, out=least[word, :, 1:])
-        above = np.searchsorted(values.ravel(), self.bound << shift) + self.feature
-        holds = least.reshape(words, -1).take(above, axis=1)
+        words = -(-len(matrix) // _WORD)
+        values = _ordered(matrix.T)
+        # Most features are the problem's, alike in all its rows.
+        first, varies = values[:, 0], (values != values[:, :1]).any(axis=1)
+        alike = np.where(first.take(self.feature) < self.bound, _ONES, np.uint64(0))
+        holds = np.repeat(alike[None], words, axis=0)
+        if varies.any():
+            several = np.flatnonzero(varies.take(self.feature))
+            column = (np.cumsum(varies) - 1).take(self.feature[several])
+            holds[:, several] = _rows_below(values[varies], column, self.bound[several])
         missing = np.isnan(matrix.T)
         if missing.any():
-            padded = np.zeros((columns, words * _WORD), bool)
-            padded[:, :rows] = missing
+            padded = np.zeros((len(missing), words * _WORD), bool)
+            padded[:, : len(matrix)] = missing
             packed = np.packbits(padded, axis=1, bitorder="little").view("<u8").astype(np.uint64).T
             holds |= np.where(self.missing_holds, packed.take(self.feature, axis=1), np.uint64(0))
         fails: Words = ~holds
         return fails
+
+
+def _rows_below(values: npt.NDArray[np.int64], column: npt.NDArray[np.intp], bound: npt.NDArray[np.int64]) -> Words:
+    """For each ``bound`` which rows of its ``column`` of ``values`` are less: words of 64 rows. Both are of 32 bits."""
+    columns, rows = values.shape
+    shift = rows.bit_length()
+    # A column's rows in the order of its values: a bound is above the first so many of them.
+    placed = (np.arange(columns)[:, None] << 32 | values) << shift | np.arange(rows)
+    placed.sort(axis=1)
+    row = placed & ((1 << shift) - 1)
+    least = np.zeros((-(-rows // _WORD), columns, rows + 1), np.uint64)
+    least[row >> 6, np.arange(columns)[:, None], np.arange(1, rows + 1)] = _BITS.take(row & 63)
+    np.bitwise_or.accumulate(least, axis=2, out=least)
+    above = np.searchsorted(placed.ravel(), (column << 32 | bound) << shift) + column
+    below: Words = least.reshape(len(least), -1).take(above, axis=1)
+    return below
 
 
 def _ordered(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -159,10 +210,17 @@ def _ordered(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     return np.where(np.isnan(values), np.uint32(0xFFFFFFFF), flipped).astype(np.int64)
 
 
-def _bits(words: Words) -> npt.NDArray[np.uint8]:
-    """The 64 bits of each word, the lowest first, in one more dimension."""
-    octets = words.astype("<u8").view(np.uint8)
-    return np.unpackbits(octets, axis=-1, bitorder="little").reshape(*words.shape, _WORD)
+def _numbers(words: Words) -> npt.NDArray[np.uint8]:
+    """Of eight words each, in the last dimension, 64 numbers: word i has bit i of all of them.
+
+    Eight times eight bits are transposed at a time, within an integer: pairs, then fours, then eights.
+    """
+    octets = words.astype("<u8").view(np.uint8).reshape(*words.shape, 8)
+    x = np.ascontiguousarray(octets.swapaxes(-1, -2)).view("<u8").astype(np.uint64)
+    for shift, mask in _TRANSPOSITIONS:
+        swapped = (x ^ (x >> shift)) & mask
+        x ^= swapped ^ (swapped << shift)
+    return x.astype("<u8").view(np.uint8).reshape(*words.shape[:-1], _WORD)
 
 
 def _joined(trees: Sequence[Mapping[str, Any]], side: str, starts: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

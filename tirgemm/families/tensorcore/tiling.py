@@ -7,6 +7,7 @@ reads at once. Rows run along the operand's contiguous dimension: k where it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -241,6 +242,7 @@ def copy_width(gemm: Gemm, operand: Operand) -> int:
     return access_width(gemm, operand)
 
 
+@lru_cache(maxsize=64)  # every config of a problem asks for it
 def repacked(gemm: Gemm, operand: Operand) -> AlignedCopy | None:
     """The copy of A or B whose rows are whole runs, or None where 16 bytes are copied of the operand itself.
 

@@ -3,7 +3,6 @@ model. Pure; a few milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -130,20 +129,11 @@ def _shortlist(
 def _estimated(gemm: Gemm, device: Device, regime: Regime) -> ConfigColumns:
     """The best-estimated cuts of the table, best first. Asked for with a ranking model and without."""
     parts = part_count(gemm.n, gemm.k) if gemm.invariant else None
-    table, cuts = _loaded(*_table(parts, misaligned_to_lines(gemm)), loads(gemm))
+    table, cuts = _table(parts, misaligned_to_lines(gemm), tuple(loads(gemm)))
     stages = _stages(table, gemm, device)
     cuts = replace(cuts, stages=np.maximum(stages, 2))
     order = _best_estimated(cuts, stages, gemm, device, regime)
     return _completed(table.take(order).with_(stages=stages[order]), gemm)
-
-
-def _loaded(table: ConfigColumns, cuts: Cuts, ways: Sequence[str]) -> tuple[ConfigColumns, Cuts]:
-    """The table with each of the ``ways`` to load."""
-    if len(ways) == 1:
-        return table.with_(load=np.full(len(table), ways[0])), cuts
-    again = np.tile(np.arange(len(table)), len(ways))
-    table = table.take(again).with_(load=np.repeat(ways, len(table)))
-    return table, cuts_of(table)
 
 
 def _best_estimated(
@@ -221,9 +211,10 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
 
 
 @lru_cache(maxsize=10)
-def _table(parts: int | None, misaligned: bool) -> tuple[ConfigColumns, Cuts]:
-    """The cuts that a default may be, and what the analytic model sees of them; of so many ``parts`` of k where an
-    invariant problem fixes them; of larger clusters too where rows are ``misaligned`` to lines of L2.
+def _table(parts: int | None, misaligned: bool, ways: tuple[str, ...]) -> tuple[ConfigColumns, Cuts]:
+    """The cuts that a default may be, with each of the ``ways`` to load, and what the analytic model sees of them; of
+    so many ``parts`` of k where an invariant problem fixes them; of larger clusters too where rows are ``misaligned``
+    to lines of L2.
 
     What depends on the problem is filled in by ``_stages`` and ``_completed``.
     """
@@ -251,7 +242,8 @@ def _table(parts: int | None, misaligned: bool) -> tuple[ConfigColumns, Cuts]:
     words = {name: np.full(len(rows), "") for name in ("load", "order", "eviction")}
     # Cuts are compared as if D left every tile in the same way.
     known = columns | unset | words | {"epilogue": np.full(len(rows), TMA)}
-    table = ConfigColumns("wgmma", {name: known[name] for name in KNOBS})
+    once = ConfigColumns("wgmma", {name: known[name] for name in KNOBS})
+    table = once.take(np.tile(np.arange(len(once)), len(ways))).with_(load=np.repeat(ways, len(once)))
     return table, cuts_of(table)
 
 
