@@ -6,6 +6,8 @@ import json
 import logging
 import re
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,12 +17,35 @@ from typing import Literal
 from tirgemm.tuning.process.spans import traceparent
 
 LogFormat = Literal["text", "json"]
+_service_logger = logging.getLogger("tirgemm.service")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 key_id: ContextVar[str | None] = ContextVar("key_id", default=None)
 _job_id: ContextVar[str | None] = ContextVar("job_id", default=None)
 # How the log names the job that a thread without a context, such as a timer's, tells of.
 _NAMED_JOB = re.compile(r"job ([0-9a-f]{16})\b")
+
+
+# The shortest time between two lines about refusals of one kind.
+REFUSAL_SECONDS = 10.0
+
+
+class RefusalLog:
+    """Log lines about refusals, of which a hostile client can cause any number: of each kind a few a minute, with how
+    many there were between. For one thread."""
+
+    def __init__(self) -> None:
+        self._untold: Counter[object] = Counter()
+        self._told_at: dict[object, float] = {}
+
+    def note(self, kind: object, what: str, why: str, level: int = logging.INFO) -> None:
+        """That ``what``, such as "a connection of ADDRESS was refused with 431", happened, and ``why``."""
+        self._untold[kind] += 1
+        now = time.monotonic()
+        if now - self._told_at.get(kind, float("-inf")) >= REFUSAL_SECONDS:
+            count, self._told_at[kind] = self._untold.pop(kind), now
+            since = "" if count == 1 else f", and {count - 1} before it"
+            _service_logger.log(level, "%s%s: %s", what, since, why)
 
 
 @contextmanager

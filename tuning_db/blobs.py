@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
-from tirgemm.errors import DamagedBlob, StorageFull, StoreError
+from tirgemm.errors import DamagedBlob, StorageFull, StoreError, StoreUnavailable
 
 _FULL = re.compile(r"No space left|StorageFull|QuotaExceeded|\(os error (?:28|122)\)")
+_READ_ONLY = re.compile(r"Operation not permitted|Permission denied|Read-only file system|\(os error (?:1|13|30)\)")
 # A blob that is put again counts as new, so that collection leaves it to the record that is about to name it.
 _FRESH = timedelta(minutes=10)
 _REMEMBERED = 4096
@@ -134,4 +135,6 @@ def _translate(error: Exception, what: str) -> StoreError:
     words = str(error).split("\n")[0].strip()
     if _FULL.search(str(error)):
         return StorageFull(f"{what}: no space is left on the disk of the blob folder; free some, then repeat")
+    if _READ_ONLY.search(str(error)):
+        return StoreUnavailable(f"{what}: {words}; repeat when the blob folder can be written")
     return StoreError(f"{what}: {words}")

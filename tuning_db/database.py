@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from tirgemm._user_folders import DATABASE
 from tirgemm.artifact.closing import Closing
@@ -92,6 +93,12 @@ class Database(Closing):
         except DamagedDatabase as error:
             self.damage = str(error)
             raise
+
+    @property
+    def writable(self) -> bool:
+        """Whether the file and its folder may be written, as far as they say; of PostgreSQL always true."""
+        path = Path(self.url.database or "")
+        return not self.is_sqlite or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
 
     @property
     def is_sqlite(self) -> bool:
@@ -170,7 +177,12 @@ class Database(Closing):
         engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "connect", self._note_whether_writable)
+        event.listen(engine, "checkin", _drop_read_only)
         return engine
+
+    def _note_whether_writable(self, _connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info["read_only"] = not self.writable
 
 
 class ClockedTables:
@@ -212,7 +224,9 @@ def _translate(error: Exception, place: str) -> StoreError:
     if "disk is full" in words or "No space left" in words:
         return StorageFull(f"database {place}: no space is left on its disk; free some, then repeat")
     if "readonly" in words or "read-only" in words:
-        return StoreError(f"database {place} cannot be written ({words}); give a folder that this user can write")
+        return StoreUnavailable(f"database {place} cannot be written ({words}); give a folder that this user can write")
+    if "disk I/O error" in words or "unable to open database file" in words:
+        return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk can be")
     if "not a database" in words or "malformed" in words:
         return DamagedDatabase(
             f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
@@ -253,6 +267,12 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     except sqlite3.OperationalError:
         # Not every SQLite was built with its mathematics.
         connection.create_function("ln", 1, _ln, deterministic=True)
+
+
+def _drop_read_only(connection: Any, record: ConnectionPoolEntry) -> None:
+    """Keep no connection to a file that could not be written when it was made: it will read, for good."""
+    if connection is not None and record.info.get("read_only"):
+        record.invalidate()
 
 
 def _ln(value: float | None) -> float | None:

@@ -1,4 +1,5 @@
-"""Counting of requests, and an id for each, as ASGI middleware around all others."""
+"""Counting of requests, an id for each, and log lines of those that no honest client sends, as ASGI middleware around
+all others."""
 
 from __future__ import annotations
 
@@ -11,23 +12,27 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.log_lines import request_id
+from tirgemm.service.log_lines import RefusalLog, request_id
 from tirgemm.tuning.process import spans
 
 # What the requests of a path that no route has are counted under.
 UNMATCHED = "unmatched"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Refusals of what no honest client sends: bodies that are no JSON, ambiguous, too deep, too long, of another type, and
+# methods that a route has not; beside them paths that no route has. Of keys, names and origins the audit log tells.
+MALFORMED = frozenset({400, 405, 411, 413, 414, 415, 501})
 
 
 class RequestMetrics:
-    """Give each request an id, which the log and the header ``X-Request-Id`` have, and count what is answered, refusals
-    too; ``routes`` are those whose templates requests count under."""
+    """Give each request an id, which the log and the header ``X-Request-Id`` have, count what is answered, refusals
+    too, and log a few refusals of what is malformed; ``routes`` are those whose templates requests count under."""
 
     def __init__(self, app: ASGIApp, state: ServiceState, routes: Iterable[BaseRoute]) -> None:
         self.app = app
         self.state = state
         self._patterns = [(route.path_regex, route.path) for route in routes if isinstance(route, Route)]
         self._template = lru_cache(maxsize=4096)(self._matched)
+        self._refusals = RefusalLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,9 +46,13 @@ class RequestMetrics:
 
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                metrics, route, method = self.state.metrics, self._template(scope["path"]), scope["method"]
+                metrics, route, status = self.state.metrics, self._template(scope["path"]), message["status"]
                 # Labels stay for good: what a client makes up is none.
-                metrics.requests.labels(method if method in METHODS else "other", route, message["status"]).inc()
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                metrics.requests.labels(method, route, status).inc()
+                if status in MALFORMED or (status == 404 and route == UNMATCHED):
+                    what = f"a request of {(scope.get('client') or ('nobody known',))[0]} was refused with {status}"
+                    self._refusals.note(status, what, f"{method} {route}")
                 metrics.seconds.labels(route).observe(time.perf_counter() - begun)
                 # Of what is answered before the routes, too.
                 spans.annotate(**{"http.route": route})

@@ -69,7 +69,8 @@ def answer(
         return progress(state, job_id)
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    devices = devices_seen(state, state.settings.alive_seconds)
+    # Where nothing can be written workers cannot say that they live, and the job could not be stored: that is said.
+    devices = devices_seen(state, state.settings.alive_seconds if state.database.writable else EVER_SECONDS)
     target = target_of(body.device, devices or devices_seen(state, EVER_SECONDS), wait=patient and not devices)
     if target is None:
         return None

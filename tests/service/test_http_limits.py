@@ -17,7 +17,8 @@ import pytest
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, serving
 from tests.waiting import PATIENCE_S, until
 from tirgemm.gemm import Gemm
-from tirgemm.service.server import limited_protocol, refusals
+from tirgemm.service import log_lines
+from tirgemm.service.server import limited_protocol
 from tirgemm.service.server.connection_limits import RESERVED
 from tirgemm.service.server.limited_protocol import LimitedProtocol
 from tirgemm.tuning_db import JobRequest
@@ -113,10 +114,10 @@ def test_refused_connections_are_counted_and_told_a_few_times_a_minute(
         return [line for line in caplog.messages if "was refused" in line]
 
     caplog.set_level("INFO", "tirgemm.service")
-    monkeypatch.setattr(refusals, "LOG_SECONDS", 1e9)
+    monkeypatch.setattr(log_lines, "REFUSAL_SECONDS", 1e9)
     (line,) = refuse(3)
     assert line.startswith("a connection of 127.0.0.1 was refused with 431: the headers are over")
-    monkeypatch.setattr(refusals, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(log_lines, "REFUSAL_SECONDS", 0.0)
     assert " was refused with 431, and 2 before it: " in refuse(1)[0]
     assert refused(service, 431) == 4
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from tests.contract.storage.databases import unwritable
 from tests.waiting import PATIENCE_S
 from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, MissingExtra, SchemaTooNew, StorageFull, StoreError
+from tirgemm.errors import InvalidRequest, MissingExtra, SchemaTooNew, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db import Database, SqlStore, schema
 from tirgemm.tuning_db.models import Base
 
@@ -163,6 +165,37 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None
             store.put_device(big)
         with database.read() as connection:
             assert connection.exec_driver_sql("SELECT key FROM devices").scalars().all() == [DEVICE.key]
+
+
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_WRITE", "SQLITE_READONLY", "SQLITE_CANTOPEN"])
+def test_a_disk_that_turns_read_only_is_said_and_may_turn_back(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "data"
+    with Database.embedded(folder) as database, ExitStack() as stack:
+        SqlStore(database).put_device(DEVICE)
+        # Connections that are open find that they cannot write, new ones beside another's that they may not; where
+        # there is no other, what they share cannot be made.
+        if name == "SQLITE_READONLY":
+            other = stack.enter_context(closing(sqlite3.connect(folder / DATABASE)))
+            other.execute("SELECT count(*) FROM devices").fetchall()
+        if name != "SQLITE_IOERR_WRITE":
+            database.engine.dispose()
+        with unwritable(folder):
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"cannot be .*written") as caught:
+                    SqlStore(database).put_device(DEVICE.with_(model="Another"))
+                origin = getattr(caught.value.__cause__, "orig", None)
+                assert getattr(origin, "sqlite_errorname", "").startswith(name)
+            assert not database.writable
+            with pytest.raises(StoreUnavailable, match="Operation not permitted"):
+                database.blobs.put(b"x")
+            if name != "SQLITE_CANTOPEN":
+                with database.read() as connection:
+                    assert connection.exec_driver_sql("SELECT key FROM devices").scalars().all() == [DEVICE.key]
+        assert database.writable
+        SqlStore(database).put_device(DEVICE.with_(model="Another"))
+        assert len(database.blobs.put(b"x")) == 64
+        with database.read() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM devices").scalar() == 2
 
 
 def test_a_writer_waits_for_another_one(tmp_path: Path) -> None:

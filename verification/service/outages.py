@@ -1,15 +1,14 @@
-"""What a service meets that is operated for long: a database that is away, a disk that is full, a long queue, many slow
-connections.
+"""What a service meets that is operated for long: a database that is away, a disk that is full or cannot be written, a
+long queue, many slow connections.
 
 usage: python -m verification.service.outages --out FILE [--only NAME...] [--fresh]    from the root of the repository;
-it takes root to mount the small file system whose disk is full
+it takes root to mount the small file system whose disk is full, and to make files immutable
 """
 
 from __future__ import annotations
 
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,9 +19,9 @@ from typing import Any
 
 import httpx
 
-from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from verification import command
+from verification.service.file_systems import immutable, small_disk
 from verification.service.kills import Deployment, deployed, ended, lost
 from verification.service.processes import came
 from verification.service.proofs_file import ProofsFile
@@ -31,7 +30,7 @@ from verification.service.random_requests import server
 KNOWN = {"gemm": "33x17x19:f32:nt", "device": "cpu", "effort": "none"}
 ANSWER_SECONDS = 5.0
 END_SECONDS = 900.0
-NAMES = ("postgresql", "disk", "queue", "connections")
+NAMES = ("postgresql", "disk", "read-only", "queue", "connections")
 
 
 def postgres_away(seconds: float) -> list[str]:
@@ -45,16 +44,16 @@ def postgres_away(seconds: float) -> list[str]:
         until = time.monotonic() + seconds
         url = deployment.restart().url
         while time.monotonic() < until:
-            wrong += _refusals(url)
+            wrong += _refusals(url, (("GET", "/v1/jobs", 503), ("GET", "/readyz", 503), ("GET", "/healthz", 200)))
             time.sleep(min(1.0, max(0.0, until - time.monotonic())))
         deployment.postgres.start()
         return [*wrong, *ended(deployment, records, before)]
 
 
-def _refusals(url: str) -> list[str]:
-    """What is wrong with the answers of a service whose database is away."""
+def _refusals(url: str, expected: Sequence[tuple[str, str, int]]) -> list[str]:
+    """What is wrong with the answers of a service, of which those statuses are ``expected``."""
     wrong = []
-    for method, path, status in (("GET", "/v1/jobs", 503), ("GET", "/readyz", 503), ("GET", "/healthz", 200)):
+    for method, path, status in expected:
         began = time.monotonic()
         answer = httpx.request(method, url + path, timeout=30)
         took = time.monotonic() - began
@@ -101,20 +100,28 @@ def _full(url: str) -> list[str]:
     return []
 
 
-@contextmanager
-def small_disk(mebibytes: int) -> Iterator[Path]:
-    """A folder on a file system of that size. Raises InvalidRequest where none can be mounted."""
-    with tempfile.TemporaryDirectory(prefix="tirgemm-disk-") as name:
-        size = f"size={mebibytes}m"
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", size, "tmpfs", name], capture_output=True, text=True, check=False
-        )
-        if mounted.returncode:
-            raise InvalidRequest(f"no file system can be mounted here: {mounted.stderr.strip()}")
-        try:
-            yield Path(name)
-        finally:
-            subprocess.run(["umount", "--lazy", name], check=False)
+def read_only(seconds: float) -> list[str]:
+    """The data folder cannot be written for so long while a job runs, as where a disk is remounted read-only: known
+    kernels are answered, the rest is refused with 503, then the job goes on."""
+    with deployed("sqlite") as deployment:
+        first = deployment.submit(Gemm(61, 27, 29, dtype="f32", layout="nn"), 4)
+        wrong = ended(deployment, first, {})
+        records = deployment.submit(Gemm(63, 27, 29, dtype="f32", layout="nn"), 8)
+        records.wait_for_progress()
+        before, until = records.candidates(), time.monotonic() + seconds
+        with immutable(deployment.folder):
+            url = deployment.restart().url
+            while time.monotonic() < until:
+                wrong += _refusals(url, (("GET", "/readyz", 503), ("GET", "/v1/jobs", 200), ("GET", "/healthz", 200)))
+                for gemm, status in ((str(first.gemm), 200), ("65x27x29:f32:nn", 503)):
+                    answer = httpx.post(f"{url}/v1/kernels", json={"gemm": gemm}, timeout=30)
+                    if answer.status_code != status:
+                        wrong.append(f"{gemm} is answered with {answer.status_code}, not {status}: {answer.text[:200]}")
+                time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        wrong += ended(deployment, records, before)
+        if not came(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200, ANSWER_SECONDS):
+            wrong.append("the service is not ready again")
+        return [*wrong, *ended(deployment, deployment.submit(Gemm(67, 27, 29, dtype="f32", layout="nn"), 4), {})]
 
 
 def long_queue(batches: int, problems: int) -> list[str]:
@@ -225,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made: dict[str, tuple[str, Callable[[], list[str]]]] = {
         "postgresql": ("PostgreSQL stopped for 60 s", lambda: postgres_away(60.0)),
         "disk": ("disk full", lambda: disk_full(24)),
+        "read-only": ("folder read-only for 60 s", lambda: read_only(60.0)),
         "queue": ("10,000 queued jobs", lambda: long_queue(10, 1000)),
         "connections": ("1,000 slow connections", lambda: slow_connections(1000, 35.0)),
     }

@@ -49,15 +49,15 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
-    """200 where the database answers and was not found to be damaged, the blobs can be written and a worker is alive
-    with a device that can be used; else 503 within a few seconds, whose `missing` names what is not there: `database`,
-    `blobs`, `worker`, `device`.
+    """200 where the database answers, can be written and was not found to be damaged, the blobs can be written and a
+    worker is alive with a device that can be used; else 503 within a few seconds, whose `missing` names what is not
+    there: `database`, `blobs`, `worker`, `device`.
     Where keys are on, the reasons and the workers of `unusable` are told by `GET /v1/meta` alone, which takes one."""
     workers: list[WorkerRecord] = []
     missing: dict[str, str] = {}
     try:
         with fail_after(READY_SECONDS):
-            workers, blobs_fault = await to_thread.run_sync(_look, state, abandon_on_cancel=True)
+            workers, faults = await to_thread.run_sync(_look, state, abandon_on_cancel=True)
     except TimeoutError:
         missing["database"] = f"the database does not answer within {READY_SECONDS:g} s"
     except StoreError as error:
@@ -72,25 +72,26 @@ async def readyz(state: State) -> Readiness:
         elif not any(worker.usable_keys for worker in workers):
             reasons = "; ".join(f"{each.name}: {each.reason}" for each in unusable)
             missing["device"] = f"no device can be used: {reasons or 'no worker has one now'}"
-        if blobs_fault:
-            missing["blobs"] = blobs_fault
-        if state.database.damage:
-            logger.error("%s", state.database.damage)
-            missing["database"] = "a part of the database is damaged; the log says what to do"
+        missing |= faults
     if missing:
         raise Problem(503, "; ".join(missing.values()), headers={"Retry-After": "1"}, missing=list(missing))
     return Readiness(status="ready", workers=len(workers), unusable=unusable)
 
 
-def _look(state: ServiceState) -> tuple[list[WorkerRecord], str]:
-    """The workers that are alive, and why no artifact can be stored, empty where it can. Raises StoreError."""
-    workers = state.queue.live_workers(state.settings.alive_seconds)
-    folder = state.database.blobs.folder
-    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-    if writable:
-        return workers, ""
-    logger.error("the folder of the artifacts, %s, cannot be written", folder)
-    return workers, "the folder of the artifacts cannot be written; the log says which"
+def _look(state: ServiceState) -> tuple[list[WorkerRecord], dict[str, str]]:
+    """The workers that are alive, and of the database and the blobs what is wrong with them. Raises StoreError."""
+    workers, database = state.queue.live_workers(state.settings.alive_seconds), state.database
+    folder, faults = database.blobs.folder, dict[str, str]()
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        logger.error("the folder of the artifacts, %s, cannot be written", folder)
+        faults["blobs"] = "the folder of the artifacts cannot be written; the log says which"
+    if not database.writable:
+        logger.error("database %s cannot be written", database.place)
+        faults["database"] = "the database cannot be written; the log says which"
+    if database.damage:
+        logger.error("%s", database.damage)
+        faults["database"] = "a part of the database is damaged; the log says what to do"
+    return workers, faults
 
 
 @router.get("/v1/keys")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from sqlalchemy import Connection, text
 
 from tests.waiting import until
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.blobs import BlobStore
+from verification.service.file_systems import immutable
 
 GEMM = Gemm(17, 33, 65)
 OTHER_GEMM = Gemm(1023, 1021, 1027, batch=3, bias=True)
@@ -174,3 +177,14 @@ def await_locked(database: Database, connection: Connection, count: int) -> None
         return bool(connection.execute(waits).scalar() == count)
 
     until(waiting)
+
+
+@contextmanager
+def unwritable(folder: Path) -> Iterator[None]:
+    """What is in ``folder`` cannot be written, where it is open already either; a skip where that cannot be had."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(immutable(folder))
+        except InvalidRequest as error:
+            pytest.skip(str(error))
+        yield

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.contract.storage.databases import candidate
+from tests.contract.storage.databases import candidate, unwritable
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.service import log_lines
 from tirgemm.service.http import metrics
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.status import Status
@@ -158,6 +159,51 @@ def test_a_database_that_was_found_to_be_damaged_is_named(service: Service) -> N
     answer = service.http.get("/readyz")
     assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])
     assert str(database.data_dir) not in answer.text
+
+
+def test_malformed_requests_are_told_a_few_times_a_minute_without_what_the_client_made_up(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tirgemm.service")
+
+    def told(method: str, path: str, content: bytes = b"", times: int = 1) -> list[str]:
+        caplog.clear()
+        for _ in range(times):
+            headers = {"Content-Type": "application/json"}
+            assert service.http.request(method, path, content=content, headers=headers).status_code >= 400
+        return [line for line in caplog.messages if "was refused" in line]
+
+    twice, large = b'{"gemm": "1x1x1:f16:nn", "gemm": "1x1x1:f16:nn"}', b'"' + b"a" * 2**21 + b'"'
+    monkeypatch.setattr(log_lines, "REFUSAL_SECONDS", 1e9)
+    assert told("POST", "/v1/kernels", twice, 3) == ["a request of 127.0.0.1 was refused with 400: POST /v1/kernels"]
+    assert told("POST", "/v1/kernels", large) == ["a request of 127.0.0.1 was refused with 413: POST /v1/kernels"]
+    assert told("GET", "/v1/kernels/..%2f..%2fetc%2fpasswd%0a") == [
+        "a request of 127.0.0.1 was refused with 404: GET unmatched"
+    ]
+    assert told("PUT", "/v1/kernels") == ["a request of 127.0.0.1 was refused with 405: PUT /v1/kernels"]
+    assert told("GET", "/v1/kernels/beef") == [], "an honest question"
+    monkeypatch.setattr(log_lines, "REFUSAL_SECONDS", 0.0)
+    assert told("POST", "/v1/kernels", b"{") == [
+        "a request of 127.0.0.1 was refused with 400, and 2 before it: POST /v1/kernels"
+    ]
+    assert not any("passwd" in line for line in told("GET", "/passwd%0a"))
+
+
+def test_while_the_data_folder_cannot_be_written_that_is_named_and_what_is_known_answered(service: Service) -> None:
+    service.queue.register_worker("worker:1:0", [CPU])
+    kernel_record(service.store, REQUEST)
+    with unwritable(service.state.settings.data):
+        answer = service.http.get("/readyz")
+        assert (answer.status_code, answer.json()["missing"]) == (503, ["blobs", "database"])
+        assert str(service.state.settings.data) not in answer.text
+        assert service.post(device=CPU.key).status_code == 200
+        refused = service.post(gemm="35x97x48:f32:nn", device=CPU.key)
+        assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+        assert refused.headers["retry-after"].isdigit()
+        assert str(service.state.settings.data) not in refused.text
+    assert service.http.get("/readyz").status_code == 200
+    asked = {"gemm": "35x97x48:f32:nn", "device": CPU.key}
+    assert service.http.post("/v1/kernels", json=asked, headers={"Prefer": "wait=0"}).status_code == 202
 
 
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
