@@ -13,7 +13,8 @@ RUN apt-get update \
     && rm /usr/lib/gcc/*/*/cc1 /usr/lib/gcc/*/*/lto1 /usr/bin/*lto-dump* /usr/lib/*/lib[alt]san.so* \
     && find /usr/lib -name '*.a' ! -name 'libgcc*' ! -name '*_nonshared.a' -delete \
     && useradd --system --no-create-home --home-dir /data --uid 10001 --user-group tirgemm \
-    && install --directory --owner=tirgemm --group=tirgemm /data
+    && install --directory --owner=tirgemm --group=tirgemm /data \
+    && install --directory --mode=1777 /tmp/tirgemm-locks
 
 FROM ${BASE} AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]

@@ -17,6 +17,7 @@ from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 from tirgemm.tuning_db.access.api_keys import MIN_REQUESTS_PER_SECOND
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
+from tirgemm.tuning_db.queue.job_leases import LONGEST_LEASE_S
 from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
 
 MAX_BODY_BYTES = 64 * 1024
@@ -66,7 +67,7 @@ class Settings(BaseSettings):
     """Of the Ray cluster."""
     processes: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Build processes, which all devices share; None is one a usable hardware thread."""
-    lease_seconds: Annotated[float, Field(ge=0.5, le=600)] = 5.0
+    lease_seconds: Annotated[float, Field(ge=0.5, le=LONGEST_LEASE_S)] = 5.0
     """A job whose worker is silent for longer is taken over by another."""
     hang_seconds: Annotated[float, Field(ge=1, le=86400)] = HANG_SECONDS
     """A worker in which nothing goes on for longer hangs: it ends itself."""

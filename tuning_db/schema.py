@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from tirgemm.errors import SchemaTooNew, StoreError
+from tirgemm.errors import DamagedDatabase, SchemaTooNew, StoreError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -31,10 +31,14 @@ def version(connection: Connection) -> str | None:
 
 
 def upgrade(engine: Engine, place: str) -> None:
-    """Bring the schema to HEAD, once, whoever else opens the database now. SchemaTooNew touches nothing."""
+    """Bring the schema to HEAD, once, whoever else opens the database now. SchemaTooNew touches nothing, nor does
+    DamagedDatabase, for a file of SQLite that is to be migrated and is not whole."""
     with engine.begin() as connection:
-        if _checked(connection, place) == HEAD:
+        revision = _checked(connection, place)
+        if revision == HEAD:
             return
+        if revision is not None and engine.dialect.name == "sqlite":
+            _require_whole(connection, place)
     if engine.dialect.name == "sqlite":
         # Outside of any transaction, and only for a database that is ours or new: it rewrites the file's header.
         raw = engine.raw_connection()
@@ -79,6 +83,15 @@ def _checked(connection: Connection, place: str) -> str | None:
     if revision is not None:
         require_known(revision, place)
     return revision
+
+
+def _require_whole(connection: Connection, place: str) -> None:
+    """Raise DamagedDatabase where SQLite finds a fault: what copies rows could lose more of them."""
+    said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().first()
+    if said != "ok":
+        raise DamagedDatabase(
+            f"database {place} is damaged ({said}) and was not brought to schema {HEAD}; put a backup back"
+        )
 
 
 def _run(connection: Connection) -> None:

@@ -37,7 +37,8 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Delete old kernels that are neither served, among the best, pinned nor locked, blobs that nothing names, old
-    entries of the audit log and old batches that have ended. What was measured stays."""
+    entries of the audit log, old batches that have ended, and what old jobs told while they ran. What was measured
+    stays."""
     from tirgemm._client.lock_file import LockFile
     from tirgemm.tuning_db.access.audit import note_command
     from tirgemm.tuning_db.upkeep.prune import prune as prune_database
@@ -50,12 +51,14 @@ def prune(
             note_command(database, "db prune", f"older than {older_than}: {len(pruned.kernels)} kernels")
     verb = "would be deleted" if dry_run else "deleted"
     blobs = pruned.collected
-    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries, {pruned.batches} batches"
+    counts = f"{len(pruned.kernels)} kernels, {pruned.audit_entries} audit entries, {pruned.batches} batches, "
+    counts += f"{pruned.events} events of jobs"
     words = f"{counts} and {blobs.blobs} blobs of no kernel ({blobs.blob_bytes} bytes) {verb}"
     document = {
         "kernels": list(pruned.kernels),
         "audit_entries": pruned.audit_entries,
         "batches": pruned.batches,
+        "events": pruned.events,
         "damaged": list(pruned.damaged),
         "dry_run": dry_run,
     }

@@ -18,9 +18,10 @@ from tirgemm.tuning.process import spans
 # What the requests of a path that no route has are counted under.
 UNMATCHED = "unmatched"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Refusals of what no honest client sends: bodies that are no JSON, ambiguous, too deep, too long, of another type, and
-# methods that a route has not; beside them paths that no route has. Of keys, names and origins the audit log tells.
-MALFORMED = frozenset({400, 405, 411, 413, 414, 415, 501})
+# Refusals of what hostile clients send: bodies that are no JSON, ambiguous, too deep, too long, too slow, of another
+# type, members and parameters that cannot be, methods that a route has not; beside them paths that no route has or that
+# climb. Of keys, names and origins the audit log tells.
+MALFORMED = frozenset({400, 405, 408, 411, 413, 414, 415, 422, 431, 501})
 
 
 class RequestMetrics:
@@ -50,7 +51,7 @@ class RequestMetrics:
                 # Labels stay for good: what a client makes up is none.
                 method = scope["method"] if scope["method"] in METHODS else "other"
                 metrics.requests.labels(method, route, status).inc()
-                if status in MALFORMED or (status == 404 and route == UNMATCHED):
+                if status in MALFORMED or (status == 404 and (route == UNMATCHED or ".." in scope["path"])):
                     what = f"a request of {(scope.get('client') or ('nobody known',))[0]} was refused with {status}"
                     self._refusals.note(status, what, f"{method} {route}")
                 metrics.seconds.labels(route).observe(time.perf_counter() - begun)

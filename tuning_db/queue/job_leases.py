@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, select, update
+from sqlalchemy import ColumnElement, Connection, case, or_, select, update
 
 from tirgemm.errors import LeaseLost, WorkersDied
 from tirgemm.status import LIVE
@@ -18,6 +18,9 @@ from tirgemm.tuning_db.times import iso
 # A job of which so many workers died, one after the other and without a new measurement, is set aside: the next one
 # would die of it, too.
 MAX_DEATHS = 3
+# The longest lease that a worker may ask for, and what is left of one that ends later than that: many times the beat of
+# any worker.
+LONGEST_LEASE_S, CUT_LEASE_S = 600.0, 30.0
 
 
 def held(job_id: str, owner: str) -> tuple[ColumnElement[bool], ...]:
@@ -60,9 +63,17 @@ def note_progress(connection: Connection, job_id: str) -> None:
 
 
 def expired_owners(connection: Connection, now: float) -> list[str]:
-    """The owners of live jobs whose lease has run out; whatever ends a job ends its lease."""
-    lost = (JobRow.lease_until <= now, JobRow.owner.is_not(None))
-    return [owner for owner in connection.execute(select(JobRow.owner).where(*lost).distinct()).scalars() if owner]
+    """The owners of live jobs whose lease has run out; whatever ends a job ends its lease.
+
+    A lease that ends later than any given now was given before the database's clock went back. It is cut: a worker that
+    lives renews it at its next beat, and that of a dead one runs out.
+    """
+    too_long = JobRow.lease_until > now + LONGEST_LEASE_S
+    wanted = select(JobRow.owner, too_long).where(or_(JobRow.lease_until <= now, too_long), JobRow.owner.is_not(None))
+    owners = connection.execute(wanted.distinct()).all()
+    if any(long for _, long in owners):
+        connection.execute(update(JobRow).where(too_long).values(lease_until=now + CUT_LEASE_S))
+    return [owner for owner, long in owners if owner and not long]
 
 
 def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:

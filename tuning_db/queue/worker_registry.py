@@ -13,8 +13,10 @@ from tirgemm.tuning_db.job_values import WorkerRecord, described
 from tirgemm.tuning_db.models import WorkerRow
 from tirgemm.tuning_db.times import iso
 
-_WORKERS_SINCE = (
-    select(*WorkerRow.__table__.columns).where(WorkerRow.seen >= bindparam("since")).order_by(WorkerRow.name)
+_WORKERS_SEEN = (
+    select(*WorkerRow.__table__.columns)
+    .where(WorkerRow.seen >= bindparam("since"), WorkerRow.seen <= bindparam("until"))
+    .order_by(WorkerRow.name)
 )
 
 
@@ -51,11 +53,13 @@ class WorkerRegistry(ClockedTables):
             connection.execute(delete(WorkerRow).where(WorkerRow.name == name))
 
     def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
-        """Workers seen within the last ``max_age_s`` seconds, by name."""
+        """Workers seen within the last ``max_age_s`` seconds, by name. One that was seen longer from now than that was
+        seen before the database's clock went back, and not since."""
         with self.db.read() as connection:
             return self.workers_seen(connection, max_age_s)
 
     def workers_seen(self, connection: Connection, max_age_s: float) -> list[WorkerRecord]:
         """``live_workers`` within a transaction."""
-        worker_rows = connection.execute(_WORKERS_SINCE, {"since": self._now(connection) - max_age_s}).all()
+        now = self._now(connection)
+        worker_rows = connection.execute(_WORKERS_SEEN, {"since": now - max_age_s, "until": now + max_age_s}).all()
         return [WorkerRecord.of(row.name, row.devices, iso(row.seen), row.measuring) for row in worker_rows]

@@ -1,4 +1,5 @@
-"""Retention: old kernels that are neither served, nor among the best, nor pinned or locked, and old audit entries."""
+"""Retention: old kernels that are neither served, nor among the best, nor pinned or locked, old audit entries, batches
+and events of jobs that have ended."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, or_, select, update
 
 from tirgemm.errors import DamagedRow, InvalidRequest, KernelPinned
-from tirgemm.status import LIVE
+from tirgemm.status import ENDED, LIVE
 from tirgemm.timings import Timings
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.database import Database
-from tirgemm.tuning_db.models import AuditRow, BatchItemRow, BatchRow, JobRow, KernelRow
+from tirgemm.tuning_db.models import AuditRow, BatchItemRow, BatchRow, EventRow, JobRow, KernelRow
 from tirgemm.tuning_db.store import SqlStore
 from tirgemm.tuning_db.times import iso
 from tirgemm.tuning_db.upkeep.admin import COLLECT_AFTER_S, CollectedGarbage, collect_garbage
 
-# A batch has up to 1,000 items, which go with it.
-BATCHES_AT_ONCE = 10
+# A batch has up to 1,000 items, which go with it, a job some events for each of its trials.
+BATCHES_AT_ONCE, JOBS_AT_ONCE = 10, 20
 _COLUMNS = (
     KernelRow.id,
     KernelRow.seq,
@@ -40,12 +41,13 @@ _COLUMNS = (
 @dataclass(frozen=True)
 class Pruned:
     """What pruning deleted, or would have: kernels by their ids, whose artifacts go with them, entries of the audit
-    log, batches with their items, and what was ``collected``: blobs that had no kernel before. ``damaged`` says of each
-    kernel whose row is damaged that it was left out, and why."""
+    log, batches with their items, events of jobs, and what was ``collected``: blobs that had no kernel before.
+    ``damaged`` says of each kernel whose row is damaged that it was left out, and why."""
 
     kernels: tuple[str, ...]
     audit_entries: int
     batches: int
+    events: int
     collected: CollectedGarbage
     damaged: tuple[str, ...] = ()
 
@@ -66,11 +68,13 @@ def prune(
     locked: Collection[str] = (),
     dry_run: bool = False,
 ) -> Pruned:
-    """Delete kernels, audit entries and batches that have ended older than that, then blobs that nothing names.
+    """Delete kernels, audit entries, batches that have ended, and what ended jobs did, all older than that, then blobs
+    that nothing names.
 
     Of each problem, device class and regime there stay the kernel that is served, the ``keep_best`` fastest tuned ones,
     and the newest unverified build; and everywhere what is pinned, what live jobs name, and the artifacts of the
-    hashes ``locked``. What was measured stays, and so does a kernel whose row is damaged. Raises InvalidRequest.
+    hashes ``locked``. Jobs with their ends stay, what was measured, and a kernel whose row is damaged. Raises
+    InvalidRequest.
     """
     if not (older_than_s >= 0 and math.isfinite(older_than_s)):
         raise InvalidRequest(f"the age from which is pruned is {older_than_s} s; it must be 0 or more")
@@ -84,6 +88,7 @@ def prune(
         prunable = _prunable(_kernels(connection, damaged.append), _of_live_jobs(connection), before, keep_best)
         kernels = [kernel.row.id for kernel in prunable if kernel.row.artifact_sha256 not in locked]
         batches = _ended_batches(connection, before)
+        events = _events_of_ended_jobs(connection, before)
     if not dry_run:
         kernels = _deleted(SqlStore(db), kernels)
         with db.write() as connection:
@@ -92,8 +97,18 @@ def prune(
             with db.write() as connection:
                 connection.execute(update(JobRow).where(JobRow.batch_id.in_(part)).values(batch_id=None))
                 connection.execute(delete(BatchRow).where(BatchRow.id.in_(part)))
+        for part in rows.parts(list(events), JOBS_AT_ONCE):
+            with db.write() as connection:
+                connection.execute(delete(EventRow).where(EventRow.job_id.in_(part), EventRow.kind.not_in(ENDED)))
     collected = collect_garbage(db, older_than_s=COLLECT_AFTER_S, locked=locked, dry_run=dry_run)
-    return Pruned(tuple(kernels), entries, len(batches), collected, tuple(damaged))
+    return Pruned(tuple(kernels), entries, len(batches), sum(events.values()), collected, tuple(damaged))
+
+
+def _events_of_ended_jobs(connection: Connection, before: str) -> dict[str, int]:
+    """How many events jobs have that ended before then, by their ids; their ends are none of them."""
+    over = (JobRow.status.in_(ENDED), JobRow.finished_at < before, EventRow.kind.not_in(ENDED))
+    counted = select(EventRow.job_id, func.count()).join(JobRow, JobRow.id == EventRow.job_id).where(*over)
+    return {job_id: int(count) for job_id, count in connection.execute(counted.group_by(EventRow.job_id))}
 
 
 def _ended_batches(connection: Connection, before: str) -> list[str]:

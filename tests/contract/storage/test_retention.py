@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, await_locked, kernel
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest
+from tirgemm.events import BatchProposed
 from tirgemm.timings import ConfigOrigin, SearchSummary, Timing, Timings
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
-from tirgemm.tuning_db.models import KernelRow
+from tirgemm.tuning_db.models import EventRow, KernelRow
 from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 from tirgemm.tuning_db.upkeep.backup import backup, restore
 from tirgemm.tuning_db.upkeep.pins import set_pinned
@@ -131,6 +132,27 @@ def test_the_audit_log_is_pruned_by_age(database: Database) -> None:
     assert len(AuditLog(database).entries()) == 3
     assert prune(database, older_than_s=DAY).audit_entries == 2
     assert [stored.entry.object for stored in AuditLog(database).entries()] == ["/v1/kernels/2"]
+
+
+def test_what_old_jobs_did_is_pruned_and_how_they_ended_stays(database: Database) -> None:
+    past, now = JobQueue(database, clock=lambda: 1_600_000_000.0), JobQueue(database)
+    old, running, young = (past.submit(JobRequest(GEMM.with_(m=m), DEVICE))[0] for m in (3, 5, 7))
+    for job in (old, running, young):
+        for _ in range(3):
+            past.add_event(job.id, BatchProposed())
+    past.cancel(old.id)
+    now.cancel(young.id)
+    assert prune(database, older_than_s=DAY, dry_run=True).events == 3
+    assert len(now.events(old.id)) == 3
+    assert prune(database, older_than_s=DAY).events == 3
+    assert prune(database, older_than_s=DAY).events == 0
+    assert [len(now.events(job.id)) for job in (old, running, young)] == [0, 3, 3]
+    kept = now.job(old.id)
+    assert kept is not None
+    assert kept.status == "cancelled"
+    with database.read() as connection:
+        ends = connection.execute(select(EventRow.kind).where(EventRow.job_id == old.id)).scalars().all()
+    assert ends == ["cancelled"], "a stream of it ends as it did"
 
 
 def test_batches_that_have_ended_are_pruned_with_their_items(database: Database) -> None:

@@ -180,6 +180,9 @@ def test_malformed_requests_are_told_a_few_times_a_minute_without_what_the_clien
     assert told("GET", "/v1/kernels/..%2f..%2fetc%2fpasswd%0a") == [
         "a request of 127.0.0.1 was refused with 404: GET unmatched"
     ]
+    assert told("POST", "/v1/kernels", b'{"gemm": "../../etc/passwd"}') == [
+        "a request of 127.0.0.1 was refused with 422: POST /v1/kernels"
+    ]
     assert told("PUT", "/v1/kernels") == ["a request of 127.0.0.1 was refused with 405: PUT /v1/kernels"]
     assert told("GET", "/v1/kernels/beef") == [], "an honest question"
     monkeypatch.setattr(log_lines, "REFUSAL_SECONDS", 0.0)

@@ -1,0 +1,110 @@
+"""Databases of every older schema, filled: brought up to date without a loss, or left alone where that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, MetaData, func, select
+
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, candidate, kernel
+from tirgemm._user_folders import DATABASE
+from tirgemm.errors import DamagedDatabase
+from tirgemm.events import BatchProposed
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore, schema
+from tirgemm.tuning_db.access.api_keys import KeyTable
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+
+
+@pytest.fixture(params=["sqlite_database", "postgres_database"])
+def database(request: pytest.FixtureRequest) -> Database:
+    actual: Database = request.getfixturevalue(request.param)
+    return actual
+
+
+def fill(database: Database) -> None:
+    """A few rows in every table that a service fills."""
+    store, queue = SqlStore(database), JobQueue(database)
+    job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+    assert queue.claim("w1", [DEVICE.key], 5.0)
+    with store.fenced(job.id, "w1"):
+        store.add_candidate(candidate(1))
+    queue.add_event(job.id, BatchProposed())
+    store.put_kernel(kernel())
+    queue.register_worker("w1", [DEVICE])
+    KeyTable(database).create("a team", "tune")
+    BatchTable(database).submit([WantedProblem(JobRequest(OTHER_GEMM, DEVICE), 0.1)], asked=1)
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """How many rows each table has."""
+    tables = MetaData()
+    tables.reflect(connection)
+    return {
+        name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+        for name, table in tables.tables.items()
+    }
+
+
+@pytest.mark.parametrize("revision", schema.KNOWN[:-1])
+def test_a_filled_database_of_an_older_schema_loses_no_row(database: Database, revision: str) -> None:
+    fill(database)
+    with database.write() as connection:
+        command.downgrade(schema.alembic_config(connection), revision)
+    with database.read() as connection:
+        before = counts(connection)
+    assert before["candidates"] == before["kernels"] == 1
+    schema.upgrade(database.engine, database.place)
+    with database.read() as connection:
+        assert schema.version(connection) == schema.HEAD
+        after = counts(connection)
+    assert {name: after[name] for name in before} == before
+    (job,) = JobQueue(database).jobs(status="running")
+    assert job.request.gemm == GEMM
+    assert SqlStore(database).kernel(GEMM, DEVICE.key, "sustained") is not None
+    assert len(SqlStore(database).candidates(GEMM, DEVICE.key, "sustained")) == 1
+
+
+def test_a_migration_that_fails_half_way_changes_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(database)
+    with database.write() as connection:
+        command.downgrade(schema.alembic_config(connection), "0008")
+    with database.read() as connection:
+        before = counts(connection)
+    whole = command.upgrade
+
+    def half(config: Any, _: str) -> None:
+        whole(config, "0011")
+        raise RuntimeError("the machine lost its power")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "upgrade", half)
+        with pytest.raises(RuntimeError, match="power"):
+            schema.upgrade(database.engine, database.place)
+    with database.read() as connection:
+        assert (schema.version(connection), counts(connection)) == ("0008", before)
+    schema.upgrade(database.engine, database.place)
+    with database.read() as connection:
+        assert schema.version(connection) == schema.HEAD
+
+
+def test_a_damaged_file_of_an_older_schema_is_not_migrated(sqlite_database: Database) -> None:
+    fill(sqlite_database)
+    folder = sqlite_database.data_dir
+    with sqlite_database.write() as connection:
+        command.downgrade(schema.alembic_config(connection), "0013")
+        page, size = connection.exec_driver_sql(
+            "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'candidates'"
+        ).one()
+    with sqlite_database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    sqlite_database.engine.dispose()
+    file = folder / DATABASE
+    with file.open("r+b") as opened:
+        opened.seek((page - 1) * size)
+        opened.write(b"\xff" * size)
+    damaged = file.read_bytes()
+    with pytest.raises(DamagedDatabase, match=r"was not brought to schema .*put a backup back"):
+        Database.embedded(folder)
+    assert file.read_bytes() == damaged
