@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 from tirgemm.tuning_db.upkeep.backup import backup, restore
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 from tirgemm.tuning_db.upkeep.prune import BATCHES_AT_ONCE, prune
+from verification.service.postgres_server import find_programs
 
 DAY = 86400.0
 
@@ -190,3 +192,26 @@ def test_of_postgresql_the_blobs_alone_are_backed_up(postgres_database: Database
     assert (made.database, made.blobs) == (False, 1)
     assert restore(tmp_path / "backup", tmp_path / "other").blobs == 1
     assert not (tmp_path / "other" / "tirgemm.db").exists()
+
+
+def test_a_dump_of_postgresql_with_its_blobs_puts_back_what_there_was(
+    postgres_database: Database, tmp_path: Path
+) -> None:
+    first = put(postgres_database, 1)
+    job, _ = JobQueue(postgres_database).submit(JobRequest(OTHER_GEMM, DEVICE))
+    programs, dump = find_programs(), tmp_path / "tirgemm.dump"
+    place = postgres_database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    subprocess.run([programs / "pg_dump", "--format", "custom", "--file", dump, place], check=True)
+    backup(postgres_database, tmp_path / "blobs", blobs_only=True)
+    put(postgres_database, 2, gemm=OTHER_GEMM)
+    assert SqlStore(postgres_database).delete_kernel(first)
+    JobQueue(postgres_database).cancel(job.id)
+    postgres_database.engine.dispose()
+    subprocess.run([programs / "pg_restore", "--clean", "--if-exists", "--dbname", place, dump], check=True)
+    restore(tmp_path / "blobs", tmp_path / "elsewhere")
+    with Database(str(postgres_database.url), tmp_path / "elsewhere") as restored:
+        (kernel_record,) = SqlStore(restored).kernels()
+        assert kernel_record.id == first
+        assert restored.blobs.get(kernel_record.artifact_sha256)
+        (waiting,) = JobQueue(restored).jobs()
+        assert (waiting.id, waiting.status) == (job.id, "queued")
