@@ -17,6 +17,7 @@ from tirgemm.families import Registration, register_registered, registered
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.build.processes import Build
+from tirgemm.tuning.process import spans
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -53,7 +54,7 @@ class RayBuilds:
             if self._closed:
                 raise BuildFailed("the build pool is closed")
             reference = self._task.remote(
-                build.gemm, build.config, build.device, build.timeout_s, registered(), self._lock_dir
+                build.gemm, build.config, build.device, build.timeout_s, registered(), self._lock_dir, build.trace
             )
             self._running[reference] = build
             self._changed.notify()
@@ -91,10 +92,14 @@ class RayBuilds:
         self._forget(reference)
         if not build.future.set_running_or_notify_cancel():
             return
+        outcome: Binary | TirgemmError
         try:
-            outcome: Binary | TirgemmError = ray.get(reference)
+            outcome, recorded = ray.get(reference)
         except RayError as error:
-            outcome = BuildFailed(f"the build was lost with its node: {type(error).__name__}")
+            outcome, recorded = BuildFailed(f"the build was lost with its node: {type(error).__name__}"), []
+        if recorded:
+            with spans.under(build.trace):
+                spans.adopt(recorded)
         if isinstance(outcome, TirgemmError):
             build.future.set_exception(outcome)
         else:
@@ -115,15 +120,17 @@ def _compile(
     timeout_s: float,
     registrations: tuple[Registration, ...],
     lock_dir: Path | None,
-) -> Binary | TirgemmError:
+    trace: str | None,
+) -> tuple[Binary | TirgemmError, list[spans.ChildSpan]]:
     """The build of a config, or what became of it, by a build process of this worker of Ray's: one that is kept, and
-    that compilers may crash."""
+    that compilers may crash. With its spans, where ``trace`` asks for them."""
     register_registered(registrations)
     if device.key not in _pools:
         for key in list(_pools):
             _pools.pop(key).close()
         _pools[device.key] = BuildPool(device, 1, lock_dir=lock_dir, timeout_s=timeout_s)
-    try:
-        return _pools[device.key].submit(gemm, config).result()
-    except TirgemmError as error:
-        return error
+    with spans.relayed(trace) as recorded:
+        try:
+            return _pools[device.key].submit(gemm, config).result(), recorded
+        except TirgemmError as error:
+            return error, recorded

@@ -16,6 +16,7 @@ from tirgemm.detect import devices
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, DeviceUnavailable, TirgemmError
 from tirgemm.tuning.measure.measurer import MeasuringProcess, measuring_child
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import ChildDied, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.process.locks import OnWait
@@ -55,14 +56,18 @@ class DeviceActor:
                 self._child = measuring_child(device, lock_dir)
             return self._child
 
-    def request(self, device: Device, lock_dir: Path, message: Any, timeout_s: float) -> tuple[Any, float]:
-        """The measuring process's answer, or the error that it ended with, and the seconds for which it has worked."""
+    def request(
+        self, device: Device, lock_dir: Path, message: Any, timeout_s: float, trace: str | None
+    ) -> tuple[Any, float, list[spans.ChildSpan]]:
+        """The measuring process's answer, or the error that it ended with, the seconds for which it has worked, and its
+        spans, where ``trace`` asks for them."""
         self._cancel.clear()
         child = self._measuring(device, lock_dir)
         before = child.busy_s
         outcome: Any
         try:
-            outcome = child.request(message, timeout_s=timeout_s, cancel=self._cancel, on_wait=self._wait)
+            with spans.relayed(trace) as recorded:
+                outcome = child.request(message, timeout_s=timeout_s, cancel=self._cancel, on_wait=self._wait)
         except TirgemmError as error:
             outcome = error
         except ChildDied as error:
@@ -71,7 +76,7 @@ class DeviceActor:
             outcome = _Silence(error.started)
         finally:
             self._waits_for = ""
-        return outcome, child.busy_s - before
+        return outcome, child.busy_s - before, recorded
 
     def _wait(self, reason: str) -> None:
         self._waits_for = reason
@@ -148,12 +153,13 @@ class NodeDevice:
     def ask(
         self, lock_dir: Path, message: Any, timeout_s: float, cancel: Flag | None, on_wait: OnWait | None
     ) -> tuple[Any, float]:
-        """What ``DeviceActor.request`` answers; ``on_wait`` is told what it waits for. Raises Cancelled, the measuring
-        process killed then, and DeviceUnavailable once the node is lost."""
+        """The first two that ``DeviceActor.request`` answers, its spans made part of the trace; ``on_wait`` is told
+        what it waits for. Raises Cancelled, the measuring process killed then, and DeviceUnavailable once the node is
+        lost."""
         told, looked = "", time.monotonic()
         asked: Any = None
         try:
-            reference = self._actor.request.remote(self.device, lock_dir, message, timeout_s)
+            reference = self._actor.request.remote(self.device, lock_dir, message, timeout_s, spans.traceparent())
             while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
                 if cancel is not None and cancel.is_set():
                     self._actor.cancel.remote()
@@ -168,11 +174,13 @@ class NodeDevice:
                     if reason != told:
                         told = reason
                         on_wait(reason)
-            answer: tuple[Any, float] = ray.get(reference)
+            outcome, busy_s, recorded = ray.get(reference)
         except RayError as error:
             self.lost = True
             raise self._unavailable(error) from error
-        return answer
+        if recorded:
+            spans.adopt(recorded)
+        return outcome, busy_s
 
     def close(self) -> None:
         """End the actor and its measuring process."""

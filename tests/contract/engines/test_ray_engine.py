@@ -10,17 +10,22 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
+from tests.traces.kept_spans import kept_spans
 from tests.waiting import PATIENCE_S
-from tirgemm.errors import DeviceUnavailable, InvalidRequest
+from tirgemm.config import Config
+from tirgemm.errors import BuildFailed, DeviceUnavailable, InvalidRequest
+from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.measure.requests import Open
+from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
 from verification.service.kills import outlived
@@ -32,6 +37,7 @@ pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` r
 import ray
 
 from tirgemm.service.jobs import worker as worker_module
+from tirgemm.service.jobs.ray_builds import RayBuilds
 from tirgemm.service.jobs.ray_fleet import RayFleet
 from tirgemm.service.jobs.ray_measuring import RemoteMeasuring
 
@@ -103,6 +109,47 @@ def test_what_a_node_s_device_waits_for_is_told(cluster: Any, tmp_path: Path) ->
     assert answer == (None, None)
     assert f"pid {os.getpid()}" in told[0]
     assert [reason for reason in told[1:] if reason] == []
+
+
+def test_the_spans_of_tasks_and_actors_are_part_of_the_job_s_trace(cluster: Any, tmp_path: Path) -> None:
+    with Database.embedded(tmp_path / "data") as database:
+        fleet = RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path / "locks")
+        with closing(fleet), kept_spans() as kept:
+            fleet.engines()
+            engine, *_ = fleet.siblings()
+            with spans.span("job"):
+                engine.tune(request("39x48x16:f32:nt"), lambda _event: None, threading.Event(), lambda: None)
+    ended_spans = kept.exporter.get_finished_spans()
+    assert {
+        "instantiate < compile < build < batch < search < job",
+        "verify < measure < candidate < search < job",
+        "time < measure < candidate < search < job",
+        "time < measure < race < job",
+        "verify < measure < certify < job",
+    } <= {" < ".join(kept.path(span)) for span in ended_spans}
+    assert len({span.context.trace_id for span in ended_spans if span.context}) == 1
+    compiled, measured = (
+        {(span.attributes or {})["process.pid"] for span in ended_spans if span.name == name}
+        for name in ("compile", "verify")
+    )
+    assert not (compiled | measured) & {os.getpid()}
+    assert not compiled & measured
+
+
+def test_a_build_that_fails_in_a_task_is_a_span_that_says_so_and_an_untraced_one_is_none(
+    cluster: Any, tmp_path: Path
+) -> None:
+    with Database.embedded(tmp_path / "data") as database:
+        fleet = RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=(), lock_dir=tmp_path / "locks")
+        with closing(fleet), closing(RayBuilds(tmp_path / "locks")) as builds, kept_spans() as kept:
+            pool, gemm = BuildPool(CPU, builds), request("39x48x16:f32:nt").gemm
+            for asking in (nullcontext(), spans.span("request")):
+                with asking, pytest.raises(BuildFailed):
+                    pool.submit(gemm, Config("unheard_of", ())).result(PATIENCE_S)
+    built, compiled = kept.one("build"), kept.one("compile")
+    assert kept.path(compiled) == ["compile", "build", "request"]
+    assert (built.attributes or {})["error.type"] == "BuildFailed"
+    assert (compiled.attributes or {})["error.type"] == "InvalidRequest"
 
 
 def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(

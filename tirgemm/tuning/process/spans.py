@@ -1,7 +1,8 @@
 """Spans: the named stretches of time of a trace, over the processes that work on one request.
 
 Code says what it does with ``span``; who wants to know installs a ``Recorder``. Without one a span is nothing. A child
-process records into a ``SpanList``, which it sends with its answer: nothing is exported while it measures.
+process records into a ``SpanList``, which it sends with its answer: nothing is exported while it measures. One that
+has children of its own takes their spans over first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -59,10 +60,12 @@ class Recorder(Protocol):
 
 
 class SpanList:
-    """The spans of a child process, which does one thing at a time and knows nothing of its trace."""
+    """The spans of a child process, which does one thing at a time, in whatever threads. ``parent`` is the traceparent
+    of what asked for them, where its own children are to record theirs, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: str | None = None) -> None:
         self.spans: list[ChildSpan] = []
+        self._parent = parent
         self._current = -1
 
     @contextmanager
@@ -82,19 +85,32 @@ class SpanList:
         if self._current >= 0:
             self.spans[self._current].attributes.update(attributes)
 
+    def traceparent(self) -> str | None:
+        return self._parent
 
-_recorder: Recorder | SpanList | None = None
+    def under(self, traceparent: str) -> AbstractContextManager[None]:
+        del traceparent  # who asked for the list continues its trace
+        return _NOTHING
+
+    def adopt(self, spans: Sequence[ChildSpan]) -> None:
+        first = len(self.spans)
+        self.spans += [
+            replace(span, parent=self._current if span.parent < 0 else first + span.parent) for span in spans
+        ]
 
 
-def install(recorder: Recorder | SpanList | None) -> None:
+_recorder: Recorder | None = None
+
+
+def install(recorder: Recorder | None) -> None:
     """Have ``recorder`` keep this process's spans from now on; None: nobody."""
     global _recorder
     _recorder = recorder
 
 
 def installed() -> Recorder | None:
-    """Who keeps the traces of this process."""
-    return None if isinstance(_recorder, SpanList) else _recorder
+    """Who keeps the spans of this process."""
+    return _recorder
 
 
 def span(name: str, **attributes: Attribute) -> AbstractContextManager[None]:
@@ -124,29 +140,33 @@ def annotate(**attributes: Attribute) -> None:
 
 def traceparent() -> str | None:
     """Where a trace is to be continued, in another thread or process; None where none is kept."""
-    recorder = installed()
-    return None if recorder is None else recorder.traceparent()
+    return None if _recorder is None else _recorder.traceparent()
 
 
 def under(parent: str | None) -> AbstractContextManager[None]:
     """Continue the trace of a ``traceparent`` within the block."""
-    recorder = installed()
-    return _NOTHING if recorder is None or parent is None else recorder.under(parent)
+    return _NOTHING if _recorder is None or parent is None else _recorder.under(parent)
 
 
 def adopt(spans: Sequence[ChildSpan]) -> None:
     """Take a child process's spans over, into the current one."""
-    recorder = installed()
-    if recorder is not None:
-        recorder.adopt(spans)
+    if _recorder is not None:
+        _recorder.adopt(spans)
 
 
 @contextmanager
-def listed() -> Iterator[list[ChildSpan]]:
-    """The spans of the block, for the process that asked for them."""
-    before, spans = _recorder, SpanList()
+def listed(parent: str | None = None) -> Iterator[list[ChildSpan]]:
+    """The spans of the block, for the process that asked for them; with its ``traceparent`` those of the processes that
+    are asked within the block, too."""
+    before, spans = _recorder, SpanList(parent)
     install(spans)
     try:
         yield spans.spans
     finally:
         install(before)
+
+
+def relayed(parent: str | None) -> AbstractContextManager[list[ChildSpan]]:
+    """As ``listed``, between the process that asked and those that are asked; nothing is kept where there is no
+    trace."""
+    return nullcontext([]) if parent is None else listed(parent)
