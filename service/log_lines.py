@@ -1,4 +1,5 @@
-"""Log records as JSON lines, with the ids of the request, the job, the API key and the trace that they are about."""
+"""Log records as JSON lines, with the ids of the request, the job, the API key and the trace that they are about; and
+lines about refused requests, of which a client can cause any number."""
 
 from __future__ import annotations
 

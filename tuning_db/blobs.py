@@ -136,5 +136,5 @@ def _translate(error: Exception, what: str) -> StoreError:
     if _FULL.search(str(error)):
         return StorageFull(f"{what}: no space is left on the disk of the blob folder; free some, then repeat")
     if _READ_ONLY.search(str(error)):
-        return StoreUnavailable(f"{what}: {words}; repeat when the blob folder can be written")
+        return StoreUnavailable(f"{what}: {words}; repeat when this user can read and write the blob folder")
     return StoreError(f"{what}: {words}")

@@ -225,8 +225,10 @@ def _translate(error: Exception, place: str) -> StoreError:
         return StorageFull(f"database {place}: no space is left on its disk; free some, then repeat")
     if "readonly" in words or "read-only" in words:
         return StoreUnavailable(f"database {place} cannot be written ({words}); give a folder that this user can write")
-    if "disk I/O error" in words or "unable to open database file" in words:
-        return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk can be")
+    if "disk I/O error" in words:
+        return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk can")
+    if "unable to open database file" in words:
+        return StoreUnavailable(f"database {place}: {words}; its folder has to be there, and this user to write it")
     if "not a database" in words or "malformed" in words:
         return DamagedDatabase(
             f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
@@ -254,6 +256,8 @@ def _parse(url: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise InvalidRequest("a SQLite database needs a file; for records that need not last use MemoryStore")
+    if parsed.get_backend_name() == "sqlite" and parsed.query:
+        raise InvalidRequest(f"a SQLite database is a file alone; {', '.join(parsed.query)} cannot be set in its URL")
     return parsed
 
 

@@ -1,5 +1,4 @@
-"""Counting of requests, an id for each, and log lines of those that no honest client sends, as ASGI middleware around
-all others."""
+"""Counting of requests, an id for each, and log lines of malformed ones, as ASGI middleware around all others."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from tirgemm.tuning.process import spans
 # What the requests of a path that no route has are counted under.
 UNMATCHED = "unmatched"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Refusals of what hostile clients send: bodies that are no JSON, ambiguous, too deep, too long, too slow, of another
-# type, members and parameters that cannot be, methods that a route has not; beside them paths that no route has or that
-# climb. Of keys, names and origins the audit log tells.
+# Refusals of malformed requests: bodies that are no JSON, ambiguous, too deep, too long, too slow or of another type,
+# members and parameters that cannot be, methods that a route has not. Beside them paths that climb or have no route.
+# Of keys, names and origins the audit log tells.
 MALFORMED = frozenset({400, 405, 408, 411, 413, 414, 415, 422, 431, 501})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded, StoreError
+from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded, StoreError, StoreUnavailable
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
@@ -69,19 +69,22 @@ def answer(
         return progress(state, job_id)
     gemm = Gemm.from_json(body.gemm)
     budget = _budget(state.settings, body)
-    # Where nothing can be written workers cannot say that they live, and the job could not be stored: that is said.
-    devices = devices_seen(state, state.settings.alive_seconds if state.database.writable else EVER_SECONDS)
+    # Where nothing can be written workers cannot say that they live, and no job can go on with what is known; a new
+    # problem is refused when its job is stored.
+    writable = state.database.writable
+    devices = devices_seen(state, state.settings.alive_seconds if writable else EVER_SECONDS)
     target = target_of(body.device, devices or devices_seen(state, EVER_SECONDS), wait=patient and not devices)
     if target is None:
         return None
     here = target.here and bool(devices)
+    goes_on = here and writable
     if target.device is not None:
         check_fits(gemm, target.device)
         supporting(gemm, target.device)
     known = known_kernel(state, gemm, target.key, body.regime, other_devices=body.other_devices)
     if known is not None and not body.retune and _is_answer(known, body, budget):
         resumed = None
-        if known.interrupted and here and target.device is not None:
+        if known.interrupted and goes_on and target.device is not None:
             resumed = _resume(
                 state,
                 known,
@@ -91,7 +94,7 @@ def answer(
         return KernelOrJob(kernel=known, job=resumed)
     if not devices and patient:
         return None
-    if known is not None and not body.retune and not here:
+    if known is not None and not body.retune and not goes_on:
         return KernelOrJob(kernel=known)
     if not here and not body.verify and not body.retune:
         cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
@@ -212,8 +215,9 @@ def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | No
 
 
 def _resume(state: ServiceState, known: KernelRecord, request: JobRequest, asker: Asker | None) -> Job | None:
-    """Have a search that was interrupted gone on with, unless more urgent jobs fill the queue or the key's quota."""
-    with suppress(QueueFull, QuotaExceeded):
+    """Have a search that was interrupted gone on with, unless more urgent jobs fill the queue or the key's quota, or no
+    job can be stored now."""
+    with suppress(QueueFull, QuotaExceeded, StoreUnavailable):
         limit = state.settings.max_queued
         return state.queue.submit(request, fallback_id=known.id, max_queued=limit, asker=asker)[0]
     return None

@@ -69,6 +69,26 @@ def test_trees_give_what_xgboost_gives_of_present_and_missing_features() -> None
     assert trees.predict(exact[:0, used]).shape == (0,)
 
 
+@pytest.mark.parametrize("depth", [1, 8, 9, 12])
+def test_trees_of_any_depth_beside_a_single_leaf(depth: int) -> None:
+    import xgboost
+
+    draw = np.random.default_rng(depth)
+    rows = draw.normal(size=(3000, 3)).astype(np.float32)
+    data = xgboost.DMatrix(rows, label=draw.normal(size=3000), feature_names=["a", "b", "c"])
+    grow = {"max_depth": depth, "nthread": 1, "base_score": 0.0, "eta": 0.5, "min_child_weight": 0}
+    booster = xgboost.train(grow, data, 3)
+    # No split gains so much: the fourth tree is a leaf.
+    booster = xgboost.train(grow | {"gamma": 1e9}, data, 1, xgb_model=booster)
+    text = bytes(booster.save_raw("json")).decode()
+    grown = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
+    assert [len(tree["left_children"]) for tree in grown][-1] == 1
+    trees = TreeEnsemble.of_xgboost(text)
+    assert len(trees.levels) == depth
+    used = [["a", "b", "c"].index(name) for name in trees.features]
+    np.testing.assert_allclose(trees.predict(rows[:, used]), booster.predict(data), atol=1e-5)
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", '{"learner": {"objective": {"name": "rank:ndcg"}}}'])
 def test_what_is_no_regression_of_xgboost_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"XGBoost|regression"):

@@ -53,7 +53,9 @@ def test_a_worker_that_hangs_is_killed_and_replaced() -> None:
         assert looks[first] == 4, "once alive, then silent three times"
 
 
-@pytest.mark.parametrize("answers", [[False], [True, None], [True, False, False, True]])
+@pytest.mark.parametrize(
+    "answers", [[False], [True, None], [True, False, False, True], [True, None, *[False] * 5, True]]
+)
 def test_one_that_starts_is_unjudged_or_comes_back_is_left_alone(answers: list[bool | None]) -> None:
     looks: list[int] = []
 

@@ -181,7 +181,7 @@ def test_a_disk_that_turns_read_only_is_said_and_may_turn_back(tmp_path: Path, n
             database.engine.dispose()
         with unwritable(folder):
             for _ in range(2):
-                with pytest.raises(StoreUnavailable, match=r"cannot be .*written") as caught:
+                with pytest.raises(StoreUnavailable, match=r"cannot be .*written|unable to open") as caught:
                     SqlStore(database).put_device(DEVICE.with_(model="Another"))
                 origin = getattr(caught.value.__cause__, "orig", None)
                 assert getattr(origin, "sqlite_errorname", "").startswith(name)
@@ -221,7 +221,7 @@ def test_a_write_that_fails_is_undone(tmp_path: Path) -> None:
             assert connection.exec_driver_sql("SELECT count(*) FROM workers").scalar() == 0
 
 
-@pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/name", "sqlite://", "sqlite:///:memory:", "oracle+x://"])
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/name", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?uri=true", "oracle+x://"])
 def test_a_url_that_names_no_database_of_ours_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidRequest, match="database"):
         Database(url, tmp_path)

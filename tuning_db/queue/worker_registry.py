@@ -53,8 +53,10 @@ class WorkerRegistry(ClockedTables):
             connection.execute(delete(WorkerRow).where(WorkerRow.name == name))
 
     def live_workers(self, max_age_s: float) -> list[WorkerRecord]:
-        """Workers seen within the last ``max_age_s`` seconds, by name. One that was seen longer from now than that was
-        seen before the database's clock went back, and not since."""
+        """Workers seen within the last ``max_age_s`` seconds, by name.
+
+        One that was seen further in the future was seen before the database's clock went back, and is left out.
+        """
         with self.db.read() as connection:
             return self.workers_seen(connection, max_age_s)
 

@@ -88,7 +88,8 @@ def prune(
         prunable = _prunable(_kernels(connection, damaged.append), _of_live_jobs(connection), before, keep_best)
         kernels = [kernel.row.id for kernel in prunable if kernel.row.artifact_sha256 not in locked]
         batches = _ended_batches(connection, before)
-        events = _events_of_ended_jobs(connection, before)
+        told = _events_of_ended_jobs(connection, before)
+        jobs, events = list(told), sum(told.values())
     if not dry_run:
         kernels = _deleted(SqlStore(db), kernels)
         with db.write() as connection:
@@ -97,11 +98,9 @@ def prune(
             with db.write() as connection:
                 connection.execute(update(JobRow).where(JobRow.batch_id.in_(part)).values(batch_id=None))
                 connection.execute(delete(BatchRow).where(BatchRow.id.in_(part)))
-        for part in rows.parts(list(events), JOBS_AT_ONCE):
-            with db.write() as connection:
-                connection.execute(delete(EventRow).where(EventRow.job_id.in_(part), EventRow.kind.not_in(ENDED)))
+        events = sum(_delete_events(db, part, before) for part in rows.parts(jobs, JOBS_AT_ONCE))
     collected = collect_garbage(db, older_than_s=COLLECT_AFTER_S, locked=locked, dry_run=dry_run)
-    return Pruned(tuple(kernels), entries, len(batches), sum(events.values()), collected, tuple(damaged))
+    return Pruned(tuple(kernels), entries, len(batches), events, collected, tuple(damaged))
 
 
 def _events_of_ended_jobs(connection: Connection, before: str) -> dict[str, int]:
@@ -109,6 +108,14 @@ def _events_of_ended_jobs(connection: Connection, before: str) -> dict[str, int]
     over = (JobRow.status.in_(ENDED), JobRow.finished_at < before, EventRow.kind.not_in(ENDED))
     counted = select(EventRow.job_id, func.count()).join(JobRow, JobRow.id == EventRow.job_id).where(*over)
     return {job_id: int(count) for job_id, count in connection.execute(counted.group_by(EventRow.job_id))}
+
+
+def _delete_events(db: Database, job_ids: Sequence[str], before: str) -> int:
+    """Delete what these jobs did, but for those that have been put back into the queue since; how many events went."""
+    ended = select(JobRow.id).where(JobRow.id.in_(job_ids), JobRow.status.in_(ENDED), JobRow.finished_at < before)
+    with db.write() as connection:
+        gone = connection.execute(delete(EventRow).where(EventRow.job_id.in_(ended), EventRow.kind.not_in(ENDED)))
+    return gone.rowcount
 
 
 def _ended_batches(connection: Connection, before: str) -> list[str]:

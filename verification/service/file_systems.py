@@ -16,17 +16,32 @@ def immutable(folder: Path) -> Iterator[None]:
     """What is in ``folder`` can be neither written, where it is open already too, nor added to. What a service keeps
     elsewhere is left alone: locks, the log, and the memory that SQLite's connections share. Raises InvalidRequest where
     the file system has no such flag."""
-    kept = (folder / "locks", folder / "serve.log")
-    inside = [path for path in folder.rglob("*") if path not in kept and (folder / "locks") not in path.parents]
-    names = [str(path) for path in (folder, *inside) if path.is_dir() or path.is_file()]
-    names = [name for name in names if not name.endswith("-shm")]
-    made = subprocess.run(["chattr", "+i", *names], capture_output=True, text=True, check=False)
+    names = _files(folder)
     try:
-        if made.returncode:
+        # What vanishes meanwhile, as SQLite's temporary files do, is no fault.
+        made = _set_flag("+i", names)
+        if made.returncode and any(Path(name).exists() for name in names if name in made.stderr):
             raise InvalidRequest(f"files cannot be made immutable here: {made.stderr.strip()[:200]}")
         yield
     finally:
-        subprocess.run(["chattr", "-i", *names], capture_output=True, check=False)
+        freed = _set_flag("-i", [name for name in names if Path(name).exists()])
+        if freed.returncode:
+            print(f"files in {folder} may be immutable still: {freed.stderr.strip()[:200]}", flush=True)
+
+
+def _files(folder: Path) -> list[str]:
+    """What is in the folder, and the folder; without locks, the log and what SQLite's connections share."""
+    inside = [path for path in folder.rglob("*") if folder / "locks" not in (path, *path.parents)]
+    names = [str(path) for path in (folder, *inside) if path.is_dir() or path.is_file()]
+    return [name for name in names if not name.endswith(("-shm", "serve.log"))]
+
+
+def _set_flag(flag: str, names: list[str]) -> subprocess.CompletedProcess[str]:
+    """Raises InvalidRequest where there is no program for it."""
+    try:
+        return subprocess.run(["chattr", flag, *names], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise InvalidRequest(f"chattr, which makes files immutable, cannot be run: {error.strerror}") from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.traces.kept_spans import kept_spans
 from tests.waiting import PATIENCE_S, until
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device as detect_device
@@ -20,6 +22,7 @@ from tirgemm.service.jobs.engine import Fleet
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.status import ENDED
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.process import spans
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 CPU = detect_device("cpu")
@@ -118,3 +121,30 @@ class EngineContract:
         assert store.get_blob(kernel.artifact_sha256)
         with pytest.raises(DeviceUnavailable, match="not cuda"):
             engine.fallback(absent, threading.Event())
+
+    def test_the_spans_of_building_and_measuring_processes_are_part_of_the_job_s_trace(self, fleet: Fleet) -> None:
+        (engine, *_), one = fleet.engines(), request("39x48x16:f32:nt")
+        absent = JobRequest(Gemm.parse("72x64x64:f16:nt"), named_device("sm_80"), verify=False)
+        with kept_spans() as kept:
+            with spans.span("job"):
+                engine.tune(one, lambda _event: None, threading.Event(), lambda: None)
+            with spans.span("absent"):
+                engine.cross_compile(absent, lambda _event: None, threading.Event())
+        recorded = kept.exporter.get_finished_spans()
+        paths = {" < ".join(kept.path(span)) for span in recorded}
+        assert {
+            "instantiate < compile < build < batch < search < job",
+            "verify < measure < candidate < search < job",
+            "time < measure < candidate < search < job",
+            "time < measure < race < job",
+            "verify < measure < certify < job",
+        } <= paths
+        for part in ("instantiate", "lower", "nvrtc"):
+            assert any(path.startswith(f"{part} < compile < build < ") and path.endswith("absent") for path in paths)
+        assert len({span.context.trace_id for span in recorded if span.context}) == 2
+        building, measuring = (
+            {(span.attributes or {})["process.pid"] for span in recorded if span.name == name}
+            for name in ("compile", "verify")
+        )
+        assert not building & measuring
+        assert os.getpid() not in building | measuring

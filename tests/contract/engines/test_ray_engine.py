@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -109,31 +108,6 @@ def test_what_a_node_s_device_waits_for_is_told(cluster: Any, tmp_path: Path) ->
     assert answer == (None, None)
     assert f"pid {os.getpid()}" in told[0]
     assert [reason for reason in told[1:] if reason] == []
-
-
-def test_the_spans_of_tasks_and_actors_are_part_of_the_job_s_trace(cluster: Any, tmp_path: Path) -> None:
-    with Database.embedded(tmp_path / "data") as database:
-        fleet = RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path / "locks")
-        with closing(fleet), kept_spans() as kept:
-            fleet.engines()
-            engine, *_ = fleet.siblings()
-            with spans.span("job"):
-                engine.tune(request("39x48x16:f32:nt"), lambda _event: None, threading.Event(), lambda: None)
-    ended_spans = kept.exporter.get_finished_spans()
-    assert {
-        "instantiate < compile < build < batch < search < job",
-        "verify < measure < candidate < search < job",
-        "time < measure < candidate < search < job",
-        "time < measure < race < job",
-        "verify < measure < certify < job",
-    } <= {" < ".join(kept.path(span)) for span in ended_spans}
-    assert len({span.context.trace_id for span in ended_spans if span.context}) == 1
-    compiled, measured = (
-        {(span.attributes or {})["process.pid"] for span in ended_spans if span.name == name}
-        for name in ("compile", "verify")
-    )
-    assert not (compiled | measured) & {os.getpid()}
-    assert not compiled & measured
 
 
 def test_a_build_that_fails_in_a_task_is_a_span_that_says_so_and_an_untraced_one_is_none(

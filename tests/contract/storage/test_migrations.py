@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import Connection, MetaData, func, select
+from sqlalchemy import Connection, MetaData, func, insert, select
 
-from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, candidate, kernel
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, candidate, kernel, key
 from tirgemm._user_folders import DATABASE
 from tirgemm.errors import DamagedDatabase
 from tirgemm.events import BatchProposed
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore, schema
 from tirgemm.tuning_db.access.api_keys import KeyTable
+from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
+from tirgemm.tuning_db.models import ImportRow
 from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 
 
@@ -24,16 +26,20 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 
 def fill(database: Database) -> None:
-    """A few rows in every table that a service fills."""
+    """A row or more in every table."""
     store, queue = SqlStore(database), JobQueue(database)
     job, _ = queue.submit(JobRequest(GEMM, DEVICE))
     assert queue.claim("w1", [DEVICE.key], 5.0)
     with store.fenced(job.id, "w1"):
+        store.begin_attempt(key(1))
         store.add_candidate(candidate(1))
     queue.add_event(job.id, BatchProposed())
     store.put_kernel(kernel())
+    with database.write() as connection:
+        connection.execute(insert(ImportRow).values(sha256="0" * 64, header={}, imported_at="2026-01-01T00:00:00Z"))
     queue.register_worker("w1", [DEVICE])
     KeyTable(database).create("a team", "tune")
+    AuditLog(database).add([AuditEntry(None, "POST", "/v1/kernels", 403, "127.0.0.1")])
     BatchTable(database).submit([WantedProblem(JobRequest(OTHER_GEMM, DEVICE), 0.1)], asked=1)
 
 
@@ -50,6 +56,9 @@ def counts(connection: Connection) -> dict[str, int]:
 @pytest.mark.parametrize("revision", schema.KNOWN[:-1])
 def test_a_filled_database_of_an_older_schema_loses_no_row(database: Database, revision: str) -> None:
     fill(database)
+    with database.read() as connection:
+        empty = [name for name, count in counts(connection).items() if not count]
+    assert empty == []
     with database.write() as connection:
         command.downgrade(schema.alembic_config(connection), revision)
     with database.read() as connection:

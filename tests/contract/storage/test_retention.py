@@ -21,6 +21,7 @@ from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
 from tirgemm.tuning_db.models import EventRow, KernelRow
 from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+from tirgemm.tuning_db.upkeep import prune as prune_module
 from tirgemm.tuning_db.upkeep.backup import backup, restore
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 from tirgemm.tuning_db.upkeep.prune import BATCHES_AT_ONCE, prune
@@ -155,6 +156,22 @@ def test_what_old_jobs_did_is_pruned_and_how_they_ended_stays(database: Database
     with database.read() as connection:
         ends = connection.execute(select(EventRow.kind).where(EventRow.job_id == old.id)).scalars().all()
     assert ends == ["cancelled"], "a stream of it ends as it did"
+
+
+def test_what_a_job_did_that_is_put_back_meanwhile_stays(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    past, now = JobQueue(database, clock=lambda: 1_600_000_000.0), JobQueue(database)
+    job, _ = past.submit(JobRequest(GEMM, DEVICE))
+    past.add_event(job.id, BatchProposed())
+    past.cancel(job.id)
+    deleted = prune_module._deleted
+
+    def putting_back(*arguments: Any) -> list[str]:
+        now.retry(job.id)
+        return deleted(*arguments)
+
+    monkeypatch.setattr(prune_module, "_deleted", putting_back)
+    assert prune(database, older_than_s=DAY).events == 0
+    assert len(now.events(job.id)) == 1
 
 
 def test_batches_that_have_ended_are_pruned_with_their_items(database: Database) -> None:

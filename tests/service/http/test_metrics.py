@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
 
 from tests.contract.storage.databases import candidate, unwritable
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
@@ -17,9 +18,11 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import log_lines
 from tirgemm.service.http import metrics
+from tirgemm.service.server import process
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.status import Status
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.models import WorkerRow
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
 
@@ -189,24 +192,36 @@ def test_malformed_requests_are_told_a_few_times_a_minute_without_what_the_clien
     assert told("POST", "/v1/kernels", b"{") == [
         "a request of 127.0.0.1 was refused with 400, and 2 before it: POST /v1/kernels"
     ]
-    assert not any("passwd" in line for line in told("GET", "/passwd%0a"))
+    assert told("GET", "/passwd%0a") == ["a request of 127.0.0.1 was refused with 404: GET unmatched"]
 
 
-def test_while_the_data_folder_cannot_be_written_that_is_named_and_what_is_known_answered(service: Service) -> None:
-    service.queue.register_worker("worker:1:0", [CPU])
-    kernel_record(service.store, REQUEST)
-    with unwritable(service.state.settings.data):
-        answer = service.http.get("/readyz")
-        assert (answer.status_code, answer.json()["missing"]) == (503, ["blobs", "database"])
-        assert str(service.state.settings.data) not in answer.text
-        assert service.post(device=CPU.key).status_code == 200
-        refused = service.post(gemm="35x97x48:f32:nn", device=CPU.key)
-        assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
-        assert refused.headers["retry-after"].isdigit()
-        assert str(service.state.settings.data) not in refused.text
-    assert service.http.get("/readyz").status_code == 200
-    asked = {"gemm": "35x97x48:f32:nn", "device": CPU.key}
-    assert service.http.post("/v1/kernels", json=asked, headers={"Prefer": "wait=0"}).status_code == 202
+def test_while_the_data_folder_cannot_be_written_that_is_named_and_what_is_known_answered(tmp_path: Path) -> None:
+    data, stopped, small = tmp_path / "data", "37x97x48:f32:nn", "39x97x48:f32:nn"
+    # The worker's last sign of life is older than one may be: it cannot write another.
+    with serving(data, lease_seconds=1.0) as service:
+        kernel_record(service.store, REQUEST)
+        kernel_record(service.store, JobRequest(Gemm.parse(stopped), CPU), search={"ended": "interrupted"})
+        kernel_record(service.store, JobRequest(Gemm.parse(small), CPU), search={"effort": "quick"})
+        service.queue.register_worker("worker:1:0", [CPU])
+        with service.state.database.write() as connection:
+            connection.execute(update(WorkerRow).values(seen=WorkerRow.seen - 60.0))
+        with unwritable(data):
+            answer = service.http.get("/readyz")
+            assert (answer.status_code, answer.json()["missing"]) == (503, ["worker", "blobs", "database"])
+            assert str(data) not in answer.text
+            for known in (ODD, stopped, small):
+                assert service.post(gemm=known, device=CPU.key, effort="standard").status_code == 200, known
+            refused = service.post(gemm="35x97x48:f32:nn", device=CPU.key)
+            assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+            assert refused.headers["retry-after"].isdigit()
+            assert str(data) not in refused.text
+            assert process._is_alive(service.state, 1) is None, "whether a worker lives cannot be known"
+        assert process._is_alive(service.state, 1) is False
+        service.queue.register_worker("worker:1:0", [CPU])
+        assert process._is_alive(service.state, 1) is True
+        assert service.http.get("/readyz").status_code == 200
+        asked = {"gemm": "35x97x48:f32:nn", "device": CPU.key}
+        assert service.http.post("/v1/kernels", json=asked, headers={"Prefer": "wait=0"}).status_code == 202
 
 
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
