@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from tests.helpers.ranking import H200, slow_pingpong, trained_on
 from tirgemm import Budget, Config, Gemm
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import BatchProposed, CandidateRecorded, Event, SearchStarted
-from tirgemm.families.choice import opening
-from tirgemm.families.common.ranking_model import user_file
+from tirgemm.families import family_named
+from tirgemm.families.base import rejected
+from tirgemm.families.choice import expected_time_us, opening
+from tirgemm.families.common.ranking_model import ranking_model, user_file
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.tuning.budget import covers, effort_of
 from tirgemm.tuning.effort import Effort, effort_named
@@ -123,6 +126,28 @@ def test_quick_is_the_models_best_eight_and_the_default_by_estimates(gpu: FakeBe
     record, _ = tuned(gpu, Effort.QUICK, COVERED)
     assert set(gpu.built) == set(opening([WGMMA], COVERED, gpu.device, "sustained", 8))
     assert record.trials == len(gpu.built) in (8, 9), "eight where the estimate agrees with the model"
+
+
+def test_quick_of_a_family_without_a_list_tries_what_the_model_puts_first_of_what_is_proposed() -> None:
+    simt, gemm = family_named("simt"), Gemm.parse("1024x1024x1024:f16:nt")
+    bench = FakeBench(us=lambda config: simt.predict_us(gemm, config, H200, "sustained"))
+    bench.device = H200.with_(uuid="GPU-0", index=0)
+    model = ranking_model(bench.device)
+    assert model is not None
+    assert model.covers("simt", gemm, "sustained"), "the model that ships"
+    events: list[Event] = []
+    tuning = Tuning(
+        gemm, bench, "sustained", Budget.of("quick"), families=["simt"], control=Control(events.append), seed=3
+    )
+    record = tuning.run()
+    assert (record.trials, len(set(bench.built)), record.timings.ended) == (9, 9, "complete")
+    assert bench.built[0] == simt.default(gemm, bench.device, "sustained")
+    proposed = [expected_time_us(simt, config, gemm, bench.device, "sustained", model) for config in bench.built[1:]]
+    draw, space = random.Random(1), simt.space(gemm, bench.device)
+    drawn = [space.at(draw.randrange(space.size)) for _ in range(400)]
+    valid = [config for config in drawn if rejected(simt, gemm, config, bench.device) is None]
+    usual = [expected_time_us(simt, config, gemm, bench.device, "sustained", model) for config in valid]
+    assert median(proposed) < sorted(usual)[len(usual) // 20], "a random one is as good in one of twenty"
 
 
 def test_an_unknown_effort_is_refused_with_those_there_are() -> None:

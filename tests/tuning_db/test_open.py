@@ -221,7 +221,18 @@ def test_a_write_that_fails_is_undone(tmp_path: Path) -> None:
             assert connection.exec_driver_sql("SELECT count(*) FROM workers").scalar() == 0
 
 
-@pytest.mark.parametrize("url", ["", "nonsense", "mysql://host/name", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?uri=true", "oracle+x://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "nonsense",
+        "mysql://host/name",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?uri=true",
+        "oracle+x://",
+    ],
+)
 def test_a_url_that_names_no_database_of_ours_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidRequest, match="database"):
         Database(url, tmp_path)
