@@ -210,6 +210,31 @@ def test_a_source_is_asked_once_a_problem_and_its_kernels_serve_the_next_calls(w
         TABLE.remove(each)
 
 
+def test_what_was_missing_is_prepared_as_one_group() -> None:
+    from tirgemm.torch import routed
+    from tirgemm.torch.kernel_table import TABLE
+
+    products = [(integers(4, 11), integers(11, 5)), (integers(3, 7), integers(7, 9)), (integers(2, 5), integers(5, 3))]
+    with routed("default") as calls:
+        wanted = [torch.mm(a, b) for a, b in products]
+    assert calls.served == 0
+    unwritten = Gemm(2, 3, 5, "f32", "nn")
+    source = SampleSource(refuses=[unwritten])
+    try:
+        assert calls.prepare(source) == {unwritten: "no family writes it"}
+        assert source.groups == [tuple(calls.missing)[:2]]
+        with routed("default") as again:
+            assert all(torch.equal(torch.mm(a, b), c) for (a, b), c in zip(products, wanted, strict=True))
+        assert (again.served, list(again.missing)) == (2, [unwritten])
+    finally:
+        for each in source.made:
+            TABLE.remove(each)
+    with pytest.raises(InvalidRequest, match="policy is 'all'"):
+        calls.prepare(source, "all")
+    with pytest.raises(InvalidRequest, match="source is"):
+        calls.prepare("here")
+
+
 def test_operands_are_copied_only_for_a_kernel_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from tirgemm.torch import register, routed
     from tirgemm.torch.kernel_table import TABLE

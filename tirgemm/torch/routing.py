@@ -54,6 +54,24 @@ class RoutedCalls:
                 reasons[outcome] += count
         return reasons
 
+    def prepare(self, source: KernelSource, policy: Policy = "default") -> dict[Gemm, str]:
+        """Have ``source`` look up and make the kernels that are ``missing``, side by side, register them, and wait.
+
+        Returns why some were not made, by problem. Raises InvalidRequest for an unknown policy and for no source.
+        """
+        checked, policy = checked_source(source), policy_named(policy)
+        unmade, groups = dict[Gemm, str](), dict[Device, list[Gemm]]()
+        for gemm, device in self.missing.items():
+            if (refusal := checked.refusal(gemm, device, policy)) is None:
+                groups.setdefault(device, []).append(gemm)
+            else:
+                unmade[gemm] = refusal
+        preparations = [checked.prepare(gemms, device, policy, TABLE.add) for device, gemms in groups.items()]
+        for preparation in preparations:
+            preparation.wait()
+            unmade |= preparation.failures
+        return unmade
+
     def __str__(self) -> str:
         lines = [f"{self.served} of {self.total} products by kernels"]
         lines += [f"  {operator}: {outcome}: {count}" for (operator, outcome), count in sorted(self.counts.items())]
