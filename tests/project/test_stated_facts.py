@@ -261,6 +261,70 @@ def test_what_is_said_of_missed_mutants_is_what_the_evidence_has() -> None:
     }
 
 
+def random_cases(family: str) -> str:
+    """What a page says of a family's file of random cases on an H200."""
+    rows = results.load(ROOT / "benchmarks" / "results" / "nvidia-h200" / f"{family}.verified.json.gz")["rows"]
+    passed, spilled = ([row for row in rows if row["status"] == status] for status in ("passed", "spilled"))
+    assert len(passed) + len(spilled) == len(rows)
+    assert all(row["checked"] and row["error"] <= 1 for row in rows)
+    said = f"On an H200 {len(passed)} of {len(rows)} random cases passed"
+    if not spilled:
+        return f"{said}."
+    (message,) = {row["message"] for row in spilled}
+    size = message.removesuffix(" bytes are spilled")
+    return f"{said}; the other {len(spilled)} are right, too, but spill {size} bytes each."
+
+
+def sanitized(family: str, tools: str, noticed: str) -> str:
+    """What a page says of a family's file of compute-sanitizer on an H200, by ``tools``, which ``noticed`` what was
+    planted."""
+    rows = results.load(ROOT / "benchmarks" / "results" / "nvidia-h200" / f"{family}.sanitized.json.gz")["rows"]
+    clean = [row for row in rows if "planted" not in row]
+    kernels = {(row["gemm"], str(row["config"])) for row in clean}
+    assert {row["status"] for row in clean} == {"clean"}
+    assert Counter(row["tool"] for row in clean) == dict.fromkeys(re.findall(r"\w+check", tools), len(kernels))
+    planted = {row["tool"]: (row["planted"], row["status"]) for row in rows if "planted" in row}
+    kinds = {"memcheck": ("outside", "noticed"), "racecheck": ("race", "noticed")}
+    assert planted == {tool: kinds[tool] for tool in kinds if tool in tools}
+    return f"{len(kernels)} kernels ran under {tools}, and all are clean; {noticed} noticed."
+
+
+@pytest.mark.parametrize(
+    ("family", "tools", "noticed", "missing"),
+    [
+        (
+            "mma",
+            "memcheck and synccheck",
+            "a planted access out of bounds was",
+            "There are no rows of racecheck and no file of mutants on a GPU",
+        ),
+        (
+            "wmma",
+            "memcheck, racecheck and synccheck",
+            "a planted access out of bounds and a planted race were",
+            "There is no file of mutants on a GPU",
+        ),
+    ],
+)
+def test_what_is_said_of_a_familys_evidence_is_what_its_files_have(
+    family: str, tools: str, noticed: str, missing: str
+) -> None:
+    text = " ".join((ROOT / "docs" / f"{family}.md").read_text().split())
+    # Whether their sources are today's benchmarks/check.py asks, which a test of tests/bench runs.
+    today = "These are [today's kernels](results.md#what-a-row-says)."
+    ran_there = f"{random_cases(family)} {sanitized(family, tools, noticed)} {today}"
+    assert f"{ran_there} {missing} ([all files](results.md#verification))." in text
+    folder = ROOT / "benchmarks" / "results"
+    assert not list(folder.glob(f"*/{family}.mutants.json.gz")), "the page says that there is none"
+    rows = results.load(folder / "cpu" / f"{family}.emulated.json.gz")["rows"]
+    assert {row["status"] for row in rows if not row["mutant"]} == {"passed"}
+    ran, missed = evidence(f"cpu/{family}.emulated")
+    caught = f"On the emulator {len(ran) - len(missed)} of {len(ran)} mutants are [caught](results.md#verification)"
+    number = {5: "five", 6: "six"}[len(missed)]
+    assert f"{caught}, and every unaltered kernel is right. The {number} that are not are all" in text
+    assert {place(row) for row in missed} == {("end", "__syncthreads removed")}
+
+
 def test_a_kernel_that_is_shown_is_as_fast_as_the_reason_for_it_says() -> None:
     _, _, answer = script("scripts/render_api_examples.py").written()["kernel"].partition("\nHTTP/1.1 ")
     timings = json.loads(answer.partition("\n\n")[2].removesuffix("```\n"))["timings"]
