@@ -309,7 +309,8 @@ def write_kernel(
     db: Database, connection: Connection, kernel: KernelRecord, origin: str = "", stored_at: str = ""
 ) -> KernelRecord:
     """Insert a kernel with its device, artifact, certificate and document; returns it as it is stored. Raises
-    VerificationFailed for an invariant one that gives a row other bits than one that is stored.
+    VerificationFailed for an invariant one that gives a row other bits than one that is stored, or is a set whose
+    members give it different ones.
 
     With ``origin`` and ``stored_at`` it keeps its id and takes its place by that time; without, it comes before all
     that are there.

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Sequence
 
 import pytest
 
+from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Config, Gemm
+from tirgemm.artifact import Trust, read
 from tirgemm.detect import device
 from tirgemm.errors import Unsupported
-from tirgemm.families import family_named, supporting
+from tirgemm.families import Family, family_named, supporting
 from tirgemm.families.base import require_valid
 from tirgemm.families.choice import expected_time_us, ranked_defaults
 from tirgemm.families.common.ranking_model import ranking_model
-from tirgemm.tuning.default_set import default_parts
+from tirgemm.gemm import Range
+from tirgemm.tuning import default_set as default_set_module
+from tirgemm.tuning.default_set import default_parts, default_set
 from tirgemm.tuning.kernel_set.cut import MOST_KERNELS
+from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.records import Status
+from tirgemm.tuning.records.row_signatures import row_signatures
+from tirgemm.tuning.set_tuning import SetTuning
 
 
 @pytest.mark.parametrize(
@@ -62,6 +71,38 @@ def test_by_expectation_no_m_has_much_less_than_the_default_for_it(sides: str) -
     shares = {m: share(m) for m in (1, 5, 13, 34, 89, 144, 233, 285, 377, 610, 987, 1597, 2063, 2584, 4181, 6765)}
     assert min(shares.values()) >= 0.9, shares
     assert statistics.geometric_mean(shares.values()) >= 0.97, shares
+
+
+@pytest.mark.parametrize("alone", [(8,), (8, 14), (4,)])
+def test_a_default_that_gives_a_row_other_bits_is_marked_wrong_and_the_range_cut_by_others(
+    alone: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other than the first has, which is stored for its part."""
+    bench, gemm = FakeBench(), Gemm.parse("4..64x96x64:f32:nt:invariant")
+    default = family_named("x86").default(gemm, bench.device, "sustained")
+    tiles = {tile: default.with_(tile_m=tile, threads=1) for tile in (4, 8, 14)}
+    ends = {6: tiles[4], 24: tiles[8], 64: tiles[14]}
+
+    def defaults(whole: Gemm, *_: object) -> dict[Gemm, tuple[Family, Config]]:
+        return {whole.with_(m=Range(4, end)): (family_named("x86"), config) for end, config in ends.items()}
+
+    def losses(problems: Sequence[Gemm], configs: Sequence[Config], *_: object) -> list[dict[Config, Loss]]:
+        """Each is the best at its own size."""
+        own = [ends[gemm.m_max] for gemm in problems]
+        return [{c: Loss(1.0, 1.0) if c == best else Loss(1.5, 1.5) for c in configs} for best in own]
+
+    monkeypatch.setattr(default_set_module, "size_defaults", defaults)
+    monkeypatch.setattr(default_set_module, "losses_everywhere", losses)
+    bench.fate = lambda config: "alone" if int(config["tile_m"]) in alone else "right"
+    record = default_set(SetTuning(gemm, bench, "sustained"), default_parts(gemm, bench.device, "sustained"))
+    assert (record.gemm, record.role) == (gemm, "fallback")
+    assert len(set(row_signatures(record.certificate))) == 1
+    served = read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest.kernels
+    odd = {8, 14} if 4 in alone else set(alone)
+    assert {int(kernel.config["tile_m"]) for kernel in served} == {4, 8, 14} - odd
+    part = gemm.with_(m=Range(7, 24))
+    (wrong,) = bench.store.candidates(part, bench.device.key, "sustained")
+    assert (wrong.config, wrong.status) == (tiles[8], Status.WRONG)
 
 
 def test_what_no_family_writes_is_refused() -> None:

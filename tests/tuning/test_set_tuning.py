@@ -64,8 +64,9 @@ class Bench(FakeBench):
     """Small tiles are the fastest where m is small, large ones where it is large. What was measured at each size is
     recorded already: the tiles of 4 at the smaller ones, of 8 and 14 at the larger."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: Gemm = GEMM) -> None:
         super().__init__()
+        self.problem = problem
         self.evaluated: list[tuple[Gemm, Config]] = []
         self.uncertified: set[tuple[str, int]] = set()
         evaluate, time, verify = self.fake.evaluate, self.fake.time, self.fake.verify
@@ -91,7 +92,7 @@ class Bench(FakeBench):
         measurer.evaluate, measurer.time, measurer.verify = evaluation, timing, verification
         for size in SIZES:
             for tile in {4, 8 if size >= 12 else 4, 14 if size >= 24 else 4}:
-                gemm = GEMM.with_(m=Range(4, size))
+                gemm = problem.with_(m=Range(4, size))
                 candidate = Candidate(gemm, self.device.key, REGIME, config_of(self, tile), Status.MEASURED)
                 self.store.add_candidate(candidate.with_(sample_sets=(SampleSet((us_of(tile, size),) * 5),)))
 
@@ -107,7 +108,8 @@ def us_of(tile: int, m: int) -> float:
 
 def tuned(bench: FakeBench, **control: Any) -> KernelRecord:
     """With as many trials as are recorded, so that nothing is searched."""
-    return SetTuning(GEMM, bench, REGIME, Budget(1, 600.0), families=["x86"], control=Control(**control)).run()
+    gemm = bench.problem if isinstance(bench, Bench) else GEMM
+    return SetTuning(gemm, bench, REGIME, Budget(1, 600.0), families=["x86"], control=Control(**control)).run()
 
 
 def package_of(bench: FakeBench, record: KernelRecord) -> Package:

@@ -27,6 +27,7 @@ from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.offer import ENVIRONMENT
+from tirgemm.tuning.records.row_signatures import row_signatures
 from tirgemm.tuning.set_tuning import SetTuning
 from tirgemm.tuning.shipped_set import OFFERED, recorded_parts
 from tirgemm.tuning.tuning_task import Control
@@ -53,13 +54,15 @@ def us_of(tile: int, m: int) -> float:
     return {4: 10.0 + m, 8: 17 + m / 2, 14: 31 + m / 4}[tile]
 
 
-def recorded(device: Device = CPU, sizes: tuple[int, ...] = SIZES, us: Callable[..., float] = us_of) -> list[Candidate]:
+def recorded(
+    device: Device = CPU, sizes: tuple[int, ...] = SIZES, us: Callable[..., float] = us_of, problem: Gemm = GEMM
+) -> list[Candidate]:
     """What a search of the range and the measurements behind it leave."""
     return [
         candidate
         for size in sizes
         for candidate in measured_on(
-            device, GEMM.with_(m=Range(4, size)), [(config_of(tile), us(tile, size)) for tile in TILES]
+            device, problem.with_(m=Range(4, size)), [(config_of(tile), us(tile, size)) for tile in TILES]
         )
     ]
 
@@ -183,6 +186,27 @@ def test_a_part_that_fails_here_is_recorded_so_and_the_range_cut_without_it(benc
     assert record.timings.ended == "shipped"
     part = CandidateKey(GEMM.with_(m=Range(15, 56)), CPU.key, REGIME, config_of(8).digest)
     assert bench.store.candidate(part).status is not Status.MEASURED
+
+
+@pytest.mark.parametrize(("is_stored", "right"), [(False, {4, 14}), (True, {8})])
+def test_a_member_that_gives_a_row_other_bits_is_marked_wrong_and_the_range_cut_without_it(
+    bench_with: Any, is_stored: bool, right: set[int]
+) -> None:
+    """Other than what is stored of the row class; where nothing is, than most members."""
+    gemm = GEMM.with_(invariant=True)
+    bench = bench_with(recorded(problem=gemm))
+    if is_stored:
+        bench.fate = lambda _: "alone"
+        SetTuning(gemm.with_(m=Range(500, 501)), bench, REGIME, Budget.of("none")).fallback()
+    bench.fate = lambda config: "alone" if config == config_of(8) else "right"
+    record = answer(bench, gemm)
+    served = read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest.kernels
+    assert {int(kernel.config["tile_m"]) for kernel in served} == right
+    assert len(set(row_signatures(record.certificate))) == 1
+    assert record.timings.ended == "shipped"
+    for m, tile in (Range(4, 14), 4), (Range(15, 56), 8), (Range(57, 64), 14):
+        candidate = bench.store.candidate(CandidateKey(gemm.with_(m=m), CPU.key, REGIME, config_of(tile).digest))
+        assert (candidate.status is Status.WRONG) is (tile not in right)
 
 
 def test_what_failed_in_a_part_before_does_not_serve_it(bench_with: Any) -> None:

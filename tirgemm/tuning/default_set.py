@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -12,13 +12,14 @@ from tirgemm.families import Family, is_valid
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.effort import Effort
-from tirgemm.tuning.finish import Finalist
+from tirgemm.tuning.finish import Finalist, mark_failed
 from tirgemm.tuning.kernel_set.cut import cut
 from tirgemm.tuning.kernel_set.losses import losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Segment
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.records import KernelRecord
-from tirgemm.tuning.set_members import Member, SetPart, set_record
+from tirgemm.tuning.records.row_signatures import RowsDiffer
+from tirgemm.tuning.set_members import MOST_CUTS, Member, SetPart, set_record
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
 
@@ -26,16 +27,16 @@ from tirgemm.tuning.tuning_task import Control, chosen_families
 EXPECTED_LOSS = 0.04
 
 
-def default_parts(gemm: Gemm, device: Device, regime: Regime) -> list[SetPart]:
+def default_parts(gemm: Gemm, device: Device, regime: Regime, without: Collection[Config] = ()) -> list[SetPart]:
     """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
 
     As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size, and no more than a set may have; the
-    whole range with its default where no others are valid. Raises Unsupported.
+    whole range with its default where no others are valid. Configs in ``without`` are passed over. Raises Unsupported.
     """
     assert isinstance(gemm.m, Range)
     defaults = size_defaults(gemm, device, regime)
     problems = list(defaults)
-    configs = list(dict.fromkeys(config for _, config in defaults.values()))
+    configs = list(dict.fromkeys(config for _, config in defaults.values() if config not in without))
     losses = losses_everywhere(problems, configs, {}, device, regime)
     refused: set[tuple[int, int, Config]] = set()
     while True:
@@ -85,27 +86,57 @@ def size_defaults(gemm: Gemm, device: Device, regime: Regime) -> dict[Gemm, tupl
 
 
 def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
-    """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``. Raises what ends
-    it."""
+    """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``.
+
+    One that gives a row other bits than those that are stored, as each is for its part, is recorded as wrong, and the
+    range cut by the other defaults, ``MOST_CUTS`` times at most. Raises what else ends it, and RowsDiffer where some
+    still does.
+    """
     whole.raise_if_cancelled()
-    if len(parts) == 1:
-        return whole.evaluator.certified_default(parts[0].config, last=whole.effort is Effort.NONE)
-    for part in parts:
-        whole.workbench.build_ahead(part.gemm, part.config)
+    made: dict[SetPart, Member] = {}
+    odd: set[Config] = set()
+    begun = set[Gemm]()
     try:
-        return set_record(whole, [_member(whole, part) for part in parts], trials=0, role="fallback")
+        while len(parts) > 1:
+            waiting = [part for part in parts if part not in made]
+            for part in waiting:
+                begun.add(part.gemm)
+                whole.workbench.build_ahead(part.gemm, part.config)
+            error = _stored(whole, waiting, made, odd)
+            if error is None:
+                return set_record(whole, [made[part] for part in parts], trials=0, role="fallback")
+            if len(odd) == MOST_CUTS:
+                raise error
+            parts = default_parts(whole.gemm, whole.device, whole.regime, odd)
     finally:
-        for part in parts:
-            whole.workbench.forget_ahead(part.gemm)
+        for gemm in begun:
+            whole.workbench.forget_ahead(gemm)
+    return whole.evaluator.certified_default(parts[0].config, last=whole.effort is Effort.NONE)
 
 
-def _member(whole: Tuning, part: SetPart) -> Member:
+def _stored(
+    whole: Tuning, parts: Sequence[SetPart], made: dict[SetPart, Member], odd: set[Config]
+) -> RowsDiffer | None:
+    """Certify and store parts, which go into ``made``, up to the first whose rows have other bits, which is returned;
+    its config is recorded as wrong and goes into ``odd``. Raises what else ends it."""
+    for part in parts:
+        whole.raise_if_cancelled()
+        control = Control(cancel=whole.end.cancel)
+        tuning = Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=control)
+        try:
+            made[part] = _member(tuning, part, last=whole.effort is Effort.NONE)
+        except RowsDiffer as error:
+            mark_failed(tuning, part.config, error)
+            odd.add(part.config)
+            return error
+    return None
+
+
+def _member(tuning: Tuning, part: SetPart, *, last: bool) -> Member:
     """The certified kernel of one part. Raises what ends it."""
-    whole.raise_if_cancelled()
-    tuning = Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=Control(cancel=whole.end.cancel))
-    record = tuning.evaluator.certified_default(part.config, last=whole.effort is Effort.NONE)
+    record = tuning.evaluator.certified_default(part.config, last=last)
     binary = tuning.evaluator.build_of(part.config)
     assert binary is not None
     assert record.certificate is not None
-    finalist = Finalist(part.config, binary, whole.store.get_blob(record.artifact_sha256))
+    finalist = Finalist(part.config, binary, tuning.store.get_blob(record.artifact_sha256))
     return Member(part.gemm, finalist, record.certificate, record.timings)

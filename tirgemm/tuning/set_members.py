@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.errors import VerificationFailed
 from tirgemm.gemm import Gemm
 from tirgemm.status import Role
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
+from tirgemm.tuning.evaluate import failed
 from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
 from tirgemm.tuning.kernel_set.partition import Segment
-from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet, Status
-from tirgemm.tuning.records.row_signatures import row_signature
+from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signature
 from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
 from tirgemm.tuning.workbench import SetMember
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # What a set may lose at a size that was searched, against the fastest there.
 TOLERANCE = 0.03
+# So often a range is cut before members that give rows other bits end it: where as many do, what is stored is at fault.
+MOST_CUTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,8 @@ def _default(part: Tuning) -> Config | None:
 
 
 def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Role = "tuned") -> KernelRecord:
-    """The members packed, signed and stored as the answer; one alone is a kernel like any other. Raises
-    VerificationFailed where they are invariant and give one row different bits."""
-    if len({row_signature(member.certificate) for member in members}) > 1:
-        raise VerificationFailed(f"the kernels of {tuning.gemm}, which is invariant, do not give a row the same bits")
+    """The members packed, signed and stored as the answer; one alone is a kernel like any other. Raises RowsDiffer
+    where they are invariant and give a row other bits than one another, or than what is stored."""
     last, evaluator = members[-1], tuning.evaluator
     if len(members) == 1:
         return evaluator.store_kernel(
@@ -104,6 +104,21 @@ def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Rol
     joined = read(package, Trust.of(tuning.workbench.signer.public)).manifest.certificate
     assert joined is not None
     return evaluator.store_package(package, last.finalist.config, role, Certificate.from_json(joined), timings, trials)
+
+
+def mark_odd(tuning: Tuning, members: Sequence[Member], error: RowsDiffer) -> set[Config]:
+    """Record members that do not give a row the expected bits as wrong; their configs. Raises ``error`` where there are
+    none."""
+    odd = [member for member in members if error.expected and row_signature(member.certificate) != error.expected]
+    if not odd:
+        raise error
+    for member in odd:
+        config = member.finalist.config
+        key = CandidateKey(member.gemm, tuning.device.key, tuning.regime, config.digest)
+        known = tuning.store.candidate(key)
+        base = known or Candidate(member.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
+        tuning.store.add_candidate(failed(base, error))
+    return {member.finalist.config for member in odd}
 
 
 def _timing(tuning: Tuning, member: Member) -> MemberTiming:

@@ -29,7 +29,8 @@ from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.offer import joint_origin
-from tirgemm.tuning.set_members import TOLERANCE, Member, SetPart, built_member, set_record
+from tirgemm.tuning.records.row_signatures import RowsDiffer
+from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, built_member, mark_odd, set_record
 from tirgemm.tuning.shipped_set import OFFERED, recorded_parts, shipped_set
 from tirgemm.tuning.size_races import losses_at, race_between
 from tirgemm.tuning.sweep import Sweep
@@ -110,10 +111,9 @@ class SetTuning(Tuning):
         if self._stopped():
             return self._of_one_kernel(known)
         configs = servers((config for best in offered.values() for config in best), losses)
-        members = self._members(problems, losses, configs, summary)
-        if members is None:
+        record = self._stored_set(problems, losses, configs, summary)
+        if record is None:
             return self._of_one_kernel(known)
-        record = set_record(self, members, summary.trials)
         self.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
         return record
 
@@ -280,17 +280,45 @@ class SetTuning(Tuning):
 
     # -- the kernels of the set -----------------------------------------------------------------
 
+    def _stored_set(
+        self,
+        problems: Sequence[Gemm],
+        losses: Sequence[Mapping[Config, Loss]],
+        configs: list[Config],
+        summary: SearchSummary,
+    ) -> KernelRecord | None:
+        """The kernels that serve the range, stored as the answer; None where the user stopped it before. Those that do
+        not give a row the expected bits are recorded as wrong and the range cut without their configs, ``MOST_CUTS``
+        times at most. Raises RowsDiffer where some still do not, and as ``_members``."""
+        made: dict[tuple[Gemm, Config], Member] = {}
+        cuts = 0
+        while True:
+            members = self._members(problems, losses, configs, summary, made)
+            if members is None:
+                return None
+            try:
+                return set_record(self, members, summary.trials)
+            except RowsDiffer as error:
+                odd = mark_odd(self, members, error)
+                cuts += 1
+                if cuts == MOST_CUTS:
+                    raise
+            configs = [config for config in configs if config not in odd]
+            # A member's kernel may be the default of its part instead of the config that it was made for.
+            made = {key: member for key, member in made.items() if member.finalist.config not in odd}
+
     def _members(
         self,
         problems: Sequence[Gemm],
         losses: Sequence[Mapping[Config, Loss]],
         configs: list[Config],
         summary: SearchSummary,
+        made: dict[tuple[Gemm, Config], Member],
     ) -> list[Member] | None:
-        """The kernels that serve the range, certified; None where the user stopped it before. What fails is recorded so
-        and the range cut without it. Raises VerificationFailed where nothing is left, Cancelled."""
+        """The kernels that serve the range, certified; None where the user stopped it before. They go into ``made``,
+        and are taken from it. What fails is recorded so and the range cut without it. Raises VerificationFailed where
+        nothing is left, Cancelled."""
         refused: set[tuple[int, int, Config]] = set()
-        made: dict[tuple[Gemm, Config], Member] = {}
         while True:
             try:
                 segments = cut(problems, losses, configs, self.device, tolerance=TOLERANCE, refused=refused)

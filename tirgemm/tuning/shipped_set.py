@@ -20,7 +20,8 @@ from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.offer import Offer
-from tirgemm.tuning.set_members import TOLERANCE, Member, SetPart, set_record
+from tirgemm.tuning.records.row_signatures import RowsDiffer
+from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_odd, set_record
 from tirgemm.tuning.shipped_kernel import certified_shipped
 from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning.tune import Tuning
@@ -75,39 +76,46 @@ def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary)
     """The kernels of ``parts``, built side by side, certified and timed as the builds come, and stored as the answer of
     ``whole``.
 
-    A part that fails is recorded so, and the range cut without its config; None where nothing is left. Raises
-    Cancelled.
+    A part that fails, or whose kernel does not give a row the expected bits, is recorded so, and the range cut without
+    its config; None where nothing is left, or of ``MOST_CUTS`` such sets none gives a row the same bits. Raises
+    Cancelled, and RowsDiffer where a stored set does not either.
     """
+    record: KernelRecord | None = None
     made: dict[SetPart, Member] = {}
     failed: set[Config] = set()
     begun = set[Gemm]()
+    cuts = 0
     try:
-        while parts:
+        while parts and cuts < MOST_CUTS:
             waiting = [part for part in parts if part not in made]
             whole.raise_if_cancelled()
             for part in waiting:
                 begun.add(part.gemm)
                 whole.workbench.build_ahead(part.gemm, part.config)
             wrong = _first_failed(whole, waiting, made, summary)
-            if wrong is None:
-                break
-            failed.add(wrong)
+            if not wrong:
+                members = [made[part] for part in parts]
+                try:
+                    record = set_record(whole, members, summary.trials)
+                    break
+                except RowsDiffer as error:
+                    wrong = mark_odd(whole, members, error)
+                    cuts += 1
+            failed |= wrong
             parts = recorded_parts(whole, failed)
     finally:
         for gemm in begun:
             whole.workbench.forget_ahead(gemm)
-    if not parts:
-        return None
-    record = set_record(whole, [made[part] for part in parts], summary.trials)
-    whole.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
+    if record is not None:
+        whole.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))
     return record
 
 
 def _first_failed(
     whole: Tuning, parts: Sequence[SetPart], made: dict[SetPart, Member], summary: SearchSummary
-) -> Config | None:
-    """Certify and time parts, which go into ``made``, up to the first that fails, whose config it is; that is recorded.
-    Raises Cancelled."""
+) -> set[Config]:
+    """Certify and time parts, which go into ``made``, up to the first that fails, whose config alone is returned; that
+    is recorded. Raises Cancelled."""
     for part in parts:
         whole.raise_if_cancelled()
         tuning = _tuning_of(whole, part)
@@ -117,8 +125,8 @@ def _first_failed(
             raise
         except TirgemmError as error:
             mark_failed(tuning, part.config, error)
-            return part.config
-    return None
+            return {part.config}
+    return set()
 
 
 def _parts(

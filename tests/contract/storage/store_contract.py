@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,16 @@ from tirgemm.errors import StoreError, VerificationFailed
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import ConfigOrigin, SearchSummary, Timings
 from tirgemm.tuning.records import KernelRecord, SampleSet, Status
+from tirgemm.tuning.records.row_signatures import RowsDiffer
 from tirgemm.tuning.records.store import Store
+
+
+def signed_set(gemm: Gemm, signatures: Sequence[str], **changes: Any) -> KernelRecord:
+    """The kernel of a set whose members have these row signatures."""
+    given = kernel(gemm=gemm, **changes)
+    assert given.certificate is not None
+    tests = [test for each in signatures for test in ({"name": "exact"}, {"name": "invariant", "signature": each})]
+    return replace(given, certificate=replace(given.certificate, tests=tuple(tests)))
 
 
 class StoreContract:
@@ -287,6 +298,23 @@ class StoreContract:
         store.put_kernel(signed(gemm.with_(k=gemm.k + 1), "b" * 64))
         store.put_kernel(signed(GEMM, "b" * 64))
         store.put_kernel(signed(gemm, "b" * 64, replace(DEVICE, arch="another")))
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_all_members_of_an_invariant_set_are_compared_with_what_is_stored(self, store: Store, place: int) -> None:
+        gemm, same, other = GEMM.with_(invariant=True), "a" * 64, "b" * 64
+        signatures = [other if number == place else same for number in range(3)]
+        with pytest.raises(RowsDiffer, match=f"(?s){same[:16]}.*") as alone:
+            store.put_kernel(signed_set(gemm, signatures))
+        assert alone.value.expected == same, "of most"
+        store.put_kernel(signed_set(gemm.with_(m=3), [other]))
+        with pytest.raises(RowsDiffer, match=r"kernel .* of 3x.* gives a row other bits") as beside:
+            store.put_kernel(signed_set(gemm, signatures))
+        assert beside.value.expected == other, "of what is stored"
+        assert store.kernel(gemm, DEVICE.key, "sustained") is None
+        kept = store.put_kernel(signed_set(gemm, [other] * 3))
+        with pytest.raises(VerificationFailed):
+            store.put_kernel(signed_set(gemm.with_(m=5), [same]))
+        assert store.kernel(gemm, DEVICE.key, "sustained") == kept
 
     def test_kernels_answer_for_their_own_key_only(self, store: Store) -> None:
         store.put_kernel(kernel())

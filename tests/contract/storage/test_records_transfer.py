@@ -25,9 +25,11 @@ from tests.contract.storage.databases import (
     opened,
     samples,
 )
-from tirgemm.errors import InvalidRequest, StoreError
+from tests.contract.storage.store_contract import signed_set
+from tirgemm.errors import InvalidRequest, StoreError, VerificationFailed
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db import store as store_module
 from tirgemm.tuning_db.transfer import Merged, export_records, import_records, merge
 
 MakeDatabase = Callable[[], Database]
@@ -238,6 +240,26 @@ def test_a_kernel_that_was_changed_on_the_way_is_refused(
         import_records(target, path)
     assert SqlStore(target).kernels() == []
     assert SqlStore(target).candidate(key(1)) is None
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_set_of_which_a_member_gives_a_row_other_bits_is_not_imported(
+    make: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    """Beside kernels that are there, and beside none."""
+    source, target, path = make(), make(), tmp_path / "records.jsonl"
+    gemm, data = GEMM.with_(invariant=True), b"a set"
+    with monkeypatch.context() as unchecked:  # as a tirgemm did that compared the first members alone
+        unchecked.setattr(store_module, "require_same_rows", lambda *_: None)
+        sha256 = SqlStore(source).put_blob(data)
+        odd = signed_set(gemm, ["a" * 64, "b" * 64], artifact_sha256=sha256, artifact_bytes=len(data))
+        SqlStore(source).put_kernel(odd)
+    if is_stored:
+        SqlStore(target).put_kernel(signed_set(gemm.with_(m=3), ["a" * 64]))
+    export_records(source, path, artifacts=True)
+    with pytest.raises(VerificationFailed, match="other bits" if is_stored else "the kernels of its set"):
+        import_records(target, path)
+    assert SqlStore(target).kernel(gemm, DEVICE.key, "sustained") is None
 
 
 def test_files_and_databases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
