@@ -20,8 +20,8 @@ from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Range
 from tirgemm.tuning import default_set as default_set_module
 from tirgemm.tuning.default_set import default_parts, default_set
-from tirgemm.tuning.kernel_set.cut import MOST_KERNELS
 from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.kernel_set.segments import MOST_KERNELS
 from tirgemm.tuning.records import Status
 from tirgemm.tuning.records.row_signatures import row_signatures
 from tirgemm.tuning.set_tuning import SetTuning

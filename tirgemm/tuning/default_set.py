@@ -13,9 +13,9 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.cut import cut
 from tirgemm.tuning.kernel_set.losses import losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Segment
+from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.row_signatures import RowsDiffer
@@ -41,7 +41,7 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime, without: Collectio
     refused: set[tuple[int, int, Config]] = set()
     while True:
         try:
-            segments = cut(problems, losses, configs, device, tolerance=EXPECTED_LOSS, refused=refused)
+            segments = valid_segments(problems, losses, configs, device, tolerance=EXPECTED_LOSS, refused=refused)
         except InvalidRequest:
             return [SetPart(gemm, defaults[gemm][1])]
         parts, low = dict[Segment, SetPart](), gemm.m.low

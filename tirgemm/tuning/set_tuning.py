@@ -22,9 +22,9 @@ from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.cut import cut
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, servers
+from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
@@ -321,7 +321,7 @@ class SetTuning(Tuning):
         refused: set[tuple[int, int, Config]] = set()
         while True:
             try:
-                segments = cut(problems, losses, configs, self.device, tolerance=TOLERANCE, refused=refused)
+                segments = valid_segments(problems, losses, configs, self.device, tolerance=TOLERANCE, refused=refused)
             except InvalidRequest as error:
                 raise VerificationFailed(
                     f"none of the fastest kernels of {self.gemm} passed its certificate"

@@ -13,9 +13,9 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.cut import cut
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
+from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times
@@ -144,7 +144,7 @@ def _parts(
     refused: set[tuple[int, int, Config]] = set()
     while True:
         try:
-            segments = cut(problems, losses, configs, device, tolerance=TOLERANCE, refused=refused)
+            segments = valid_segments(problems, losses, configs, device, tolerance=TOLERANCE, refused=refused)
         except InvalidRequest:
             return []
         ranges = borders(whole, [gemm.m_max for gemm in problems], segments, times_at)

@@ -14,11 +14,11 @@ from tirgemm.families.choice import expected_time_us, expected_times_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Range
 from tirgemm.hardware import named_device
-from tirgemm.tuning.kernel_set import cut as cut_module
 from tirgemm.tuning.kernel_set import losses as losses_module
-from tirgemm.tuning.kernel_set.cut import cut
+from tirgemm.tuning.kernel_set import segments as segments_module
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.kernel_set.segments import valid_segments
 
 HOPPER = named_device("sm_90a")
 WHOLE = Gemm.parse("1..4096x4096x4096:f16:nt")
@@ -91,19 +91,19 @@ def test_times_of_many_configs_and_problems_are_those_of_each_alone() -> None:
 
 def test_a_config_serves_no_part_up_to_a_size_for_which_it_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [{ONE: Loss(1.0, 1.0), TWO: Loss(1.2, 1.2)} for _ in PROBLEMS]
-    monkeypatch.setattr(cut_module, "is_valid", lambda gemm, config, _: config == TWO or gemm.m_max < 800)
-    segments = cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
+    monkeypatch.setattr(segments_module, "is_valid", lambda gemm, config, _: config == TWO or gemm.m_max < 800)
+    segments = valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
     assert [(s.first, s.last, s.config) for s in segments] == [(0, 2, ONE), (3, 4, TWO)]
-    monkeypatch.setattr(cut_module, "is_valid", is_valid)
-    (whole,) = cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
+    monkeypatch.setattr(segments_module, "is_valid", is_valid)
+    (whole,) = valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
     assert whole.config == ONE
-    again = cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03, refused={(0, 4, ONE)})
+    again = valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03, refused={(0, 4, ONE)})
     assert [(s.first, s.last, s.config) for s in again] != [(0, 4, ONE)]
 
 
 def test_a_set_has_at_most_so_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     best, worse = Loss(1.0, 1.0), Loss(2.0, 2.0)
     losses = [{ONE: best, TWO: worse}, {ONE: worse, TWO: best}] * 2 + [{ONE: best, TWO: worse}]
-    assert len(cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 5
-    monkeypatch.setattr(cut_module, "MOST_KERNELS", 3)
-    assert len(cut(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 3
+    assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 5
+    monkeypatch.setattr(segments_module, "MOST_KERNELS", 3)
+    assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 3

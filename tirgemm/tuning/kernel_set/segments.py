@@ -1,4 +1,5 @@
-"""Cut of a range of m into the segments of a kernel set, each with a config that is valid for the largest m there."""
+"""``valid_segments``: a range of m in the segments of a kernel set, each with a config that is valid for the largest m
+there."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
 MOST_KERNELS = 40
 
 
-def cut(
+def valid_segments(
     problems: Sequence[Gemm],
     losses: Sequence[Mapping[Config, Loss]],
     configs: Collection[Config],
