@@ -22,15 +22,21 @@ KEYWORDS = {
 DECLARATIONS = ("Annotated[", "TypeVar(", "ParamSpec(")
 # What makes a signature another thing: options of a command line, arguments of a GPU kernel.
 COMMAND, GPU_KERNEL = "typer.Option", "triton.jit"
+NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+# As long as ruff lets a line of Python be.
+LINE_LENGTH = 120
+# Committed results have the hash of the whole text of these, as the source that was measured: a line of them is wrapped
+# when it is measured again.
+MEASURED_TEXTS = {"benchmarks/bank_probe.cu", "benchmarks/mma_ceiling.cu"}
 
 
-def sources(*names: str) -> Iterator[tuple[str, str]]:
+def sources(*names: str, kinds: tuple[str, ...] = (".py",)) -> Iterator[tuple[str, str]]:
     for name in names:
         for folder in (ROOT / name).iterdir() if name == "tirgemm" else (ROOT / name,):
             # Of packages that are linked into the library the files are read where they are.
             if not folder.is_symlink():
-                for path in sorted(folder.rglob("*.py")) if folder.is_dir() else (folder,):
-                    if path.suffix == ".py":
+                for path in sorted(folder.rglob("*")) if folder.is_dir() else (folder,):
+                    if path.suffix in kinds:
                         yield str(path.relative_to(ROOT)), path.read_text()
 
 
@@ -150,3 +156,14 @@ def test_no_type_name_means_two_things() -> None:
             of.setdefault(name, set()).add(meaning)
     assert len(of) > 700
     assert {name: sorted(each) for name, each in of.items() if len(each) > 1} == {}
+
+
+def long_lines(text: str) -> list[int]:
+    return [number for number, line in enumerate(text.splitlines(), start=1) if len(line) > LINE_LENGTH]
+
+
+def test_no_line_of_c_or_cuda_is_longer_than_one_of_python() -> None:
+    assert long_lines(f"{'a' * 120}\n{'b' * 121}\n") == [2]
+    lines = {file: long_lines(text) for file, text in sources(*PRODUCT, "scripts", "tests", kinds=NATIVE)}
+    assert len(lines) > 40
+    assert {file: numbers for file, numbers in lines.items() if numbers}.keys() == MEASURED_TEXTS, "wrap it"

@@ -39,7 +39,8 @@ inline int arrive(std::vector<int>& arrivals, int number) {
   return ++arrivals[number];
 }
 
-// Jumps between stacks: swapcontext() asks the kernel for the signal mask each time, which takes longer than most turns.
+// Jumps between stacks: swapcontext() asks the kernel for the signal mask each time, which takes longer than most
+// turns.
 __attribute__((noinline)) static void hand_over(Fiber& fiber) {
   if (!_setjmp(fiber.place)) _longjmp(scheduler, 1);
 }

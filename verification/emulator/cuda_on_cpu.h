@@ -1,9 +1,9 @@
 // CUDA C++ as g++ takes it: every thread of a block is a fiber, __syncthreads() hands over to the next one.
 //
-// Fibers run one after the other from barrier to barrier, in an order that the caller picks: where a barrier is missing,
-// some order reads what is not there yet. cp.async copies at once or at the last moment, when it is waited for. Threads
-// of one block that do not all reach the same number of barriers are an error. The lanes of a warp meet before and after
-// what they do together: ldmatrix and mma.sync.
+// Fibers run one after the other from barrier to barrier, in an order that the caller picks: where a barrier is
+// missing, some order reads what is not there yet. cp.async copies at once or at the last moment, when it is waited
+// for. Threads of one block that do not all reach the same number of barriers are an error. The lanes of a warp meet
+// before and after what they do together: ldmatrix and mma.sync.
 #pragma once
 #include "cuda_types.h"
 
@@ -76,7 +76,7 @@ inline void tirgemm_mma_f16_f16(void* d, const void* a, const void* b) { mma_m16
 // Threads in an order; 1 where those of a block part ways at a barrier. Odd orders copy asynchronously at once.
 int run_grid(const int* grid, int threads, unsigned seed, std::function<void()> kernel);
 
-// Warps in an order, of which one after the other runs on alone, to the block's next barrier. In run_grid()'s own orders a
-// warp whose lanes meet, for ldmatrix or mma.sync, is one meeting ahead of another at most.
+// Warps in an order, of which one after the other runs on alone, to the block's next barrier. In run_grid()'s own
+// orders a warp whose lanes meet, for ldmatrix or mma.sync, is one meeting ahead of another at most.
 int run_grid_warps_ahead(const int* grid, int threads, unsigned seed, std::function<void()> kernel);
 #pragma GCC visibility pop

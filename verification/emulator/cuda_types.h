@@ -104,7 +104,8 @@ inline float __bfloat162float(nv_bfloat16 value) { return value; }
 inline nv_bfloat16 __float2bfloat16(float value) { return nv_bfloat16(value); }
 inline nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }
 
-// Two ulp beside the rounded value, as far as CUDA's manual lets the device's be: up or down by the argument's last bit.
+// Two ulp beside the rounded value, as far as CUDA's manual lets the device's be: up or down by the argument's last
+// bit.
 inline float rsqrt_two_ulp_off(float value) {
   float root = (float)(1.0 / std::sqrt((double)value));
   if (!(root > 0 && root < INFINITY)) return root;

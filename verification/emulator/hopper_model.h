@@ -359,7 +359,8 @@ inline int schedule() {
     if (state->priorities) {
       for (size_t i = 0; i < state->awake.size(); i++)
         if (state->awake[i]->priority > state->awake[at]->priority) at = i;
-      if (chance() < state->changes) state->awake[at]->priority = chance() * (1 + state->of_block + state->of_warpgroup);
+      if (chance() < state->changes)
+        state->awake[at]->priority = chance() * (1 + state->of_block + state->of_warpgroup);
     }
     Warp& warp = *state->awake[at];
     // First asleep, so that what its own lanes do may wake it.

@@ -1,7 +1,8 @@
 // The instructions of sm_90a that kernels of wgmma use, as hard on them as the PTX ISA allows; and the entry.
 //
 // A block's shared memory exists twice: as its threads see it and as TMA and wgmma do (the asynchronous proxy). What a
-// thread writes is poison to the other side until a fence.proxy.async behind it; where TMA will write is poison to both.
+// thread writes is poison to the other side until a fence.proxy.async behind it; where TMA will write is poison to
+// both.
 #include "hopper_model.h"
 #include "hopper_wgmma.h"
 

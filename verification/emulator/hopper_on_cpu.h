@@ -42,7 +42,8 @@ void bulk_wait(int pending);
 void cp_async(uint32_t to, const void* from, int bytes, int read);
 void cp_async_arrive(uint32_t barrier);
 
-void wgmma(void* sums, int n, bool half_sums, bool bf16, bool across_a, bool across_b, uint64_t a, uint64_t b, bool adds);
+void wgmma(void* sums, int n, bool half_sums, bool bf16, bool across_a, bool across_b, uint64_t a, uint64_t b,
+           bool adds);
 void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(int pending);

@@ -94,7 +94,8 @@ static void give_back(Sums& sums, int thread) {
   }
 }
 
-void wgmma(void* registers, int n, bool half_sums, bool bf16, bool across_a, bool across_b, uint64_t a, uint64_t b, bool adds) {
+void wgmma(void* registers, int n, bool half_sums, bool bf16, bool across_a, bool across_b, uint64_t a, uint64_t b,
+           bool adds) {
   Fiber& fiber = self();
   const int number = fiber.thread / 128, thread = fiber.thread % 128;
   Warpgroup& group = block().warpgroups[number];

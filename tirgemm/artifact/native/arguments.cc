@@ -52,7 +52,8 @@ int64_t StrideOf(const DLTensor& tensor, int axis) {
 }
 
 // The bytes from a tensor's first element to behind its last; 0 where it is not what the plan wants.
-inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
+inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device,
+                            int64_t m) {
   if (!(OnDevice(plan, tensor.device) && tensor.device.device_id == device.device_id && tensor.ndim == spec.ndim &&
         tensor.dtype.code == spec.dtype.code && tensor.dtype.bits == spec.dtype.bits && tensor.dtype.lanes == 1 &&
         (Address(tensor) & (spec.align - 1)) == 0 && tensor.data != nullptr)) {
@@ -70,15 +71,19 @@ inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTe
   return static_cast<uint64_t>((last + 1) * spec.element_bytes);
 }
 
-[[noreturn]] __attribute__((noinline, cold)) void Explain(const Plan& plan, const TensorSpec& spec, const DLTensor& tensor, DLDevice device, int64_t m) {
+[[noreturn]] __attribute__((noinline, cold)) void Explain(const Plan& plan, const TensorSpec& spec,
+                                                          const DLTensor& tensor, DLDevice device, int64_t m) {
   if (!OnDevice(plan, tensor.device)) {
-    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << "; this kernel runs on " << (plan.cuda ? "a CUDA device" : "the CPU");
+    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << "; this kernel runs on "
+                        << (plan.cuda ? "a CUDA device" : "the CPU");
   }
   if (tensor.device.device_id != device.device_id) {
-    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << ", but " << plan.tensors[0].name << " is on " << DeviceName(device);
+    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << ", but " << plan.tensors[0].name
+                        << " is on " << DeviceName(device);
   }
   if (tensor.dtype.code != spec.dtype.code || tensor.dtype.bits != spec.dtype.bits || tensor.dtype.lanes != 1) {
-    TIRGEMM_FAIL(kCallType) << spec.name << " has dtype " << DtypeName(tensor.dtype) << "; it must be " << DtypeName(spec.dtype) << " (" << spec.dtype_name << ")";
+    TIRGEMM_FAIL(kCallType) << spec.name << " has dtype " << DtypeName(tensor.dtype) << "; it must be "
+                            << DtypeName(spec.dtype) << " (" << spec.dtype_name << ")";
   }
   int64_t shape[kMaxRank], strides[kMaxRank], found[kMaxRank] = {0};
   bool same = tensor.ndim == spec.ndim;
@@ -87,19 +92,23 @@ inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTe
     strides[axis] = spec.strides[axis].At(m);
     same = same && tensor.shape[axis] == shape[axis];
   }
-  if (!same) TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << "; it must be " << Tuple(shape, spec.ndim);
+  if (!same)
+    TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << "; it must be "
+                        << Tuple(shape, spec.ndim);
   if (tensor.data == nullptr) TIRGEMM_FAIL(kCall) << spec.name << " has no memory behind it";
   if (Address(tensor) & (spec.align - 1)) {
-    TIRGEMM_FAIL(kCall) << spec.name << " lies at an address that is " << (Address(tensor) & (spec.align - 1)) << " past a multiple of " << spec.align
-                        << "; it must be aligned to " << spec.align << " bytes";
+    TIRGEMM_FAIL(kCall) << spec.name << " lies at an address that is " << (Address(tensor) & (spec.align - 1))
+                        << " past a multiple of " << spec.align << "; it must be aligned to " << spec.align << " bytes";
   }
   for (int axis = 0; axis < spec.ndim; ++axis) found[axis] = StrideOf(tensor, axis);
-  TIRGEMM_FAIL(kCall) << spec.name << " has strides " << Tuple(found, spec.ndim) << " in elements; they must be " << Tuple(strides, spec.ndim);
+  TIRGEMM_FAIL(kCall) << spec.name << " has strides " << Tuple(found, spec.ndim) << " in elements; they must be "
+                      << Tuple(strides, spec.ndim);
   __builtin_unreachable();
 }
 
 // Whether two operands whose extents overlap still share no element: columns of one wider matrix, side by side.
-bool SideBySide(const TensorSpec& left, uint64_t left_address, const TensorSpec& right, uint64_t right_address, int64_t m) {
+bool SideBySide(const TensorSpec& left, uint64_t left_address, const TensorSpec& right, uint64_t right_address,
+                int64_t m) {
   if (left.ndim < 2 || right.ndim < 2) return false;
   const auto bytes = [m](const TensorSpec& spec, int axis) { return spec.strides[axis].At(m) * spec.element_bytes; };
   const int64_t row = bytes(left, left.ndim - 2);
@@ -126,7 +135,8 @@ inline void CheckOverlap(const Plan& plan, const Call& call, const uint64_t* byt
       if (other == out) continue;
       if (__builtin_expect(call.address[other] + bytes[other] <= begin || end <= call.address[other], 1)) continue;
       if (SideBySide(plan.tensors[other], call.address[other], plan.tensors[out], call.address[out], call.m)) continue;
-      TIRGEMM_FAIL(kCall) << plan.tensors[out].name << " overlaps " << plan.tensors[other].name << " in memory; give it memory of its own";
+      TIRGEMM_FAIL(kCall) << plan.tensors[out].name << " overlaps " << plan.tensors[other].name
+                          << " in memory; give it memory of its own";
     }
   }
 }
@@ -143,7 +153,8 @@ float ScalarOf(const Plan& plan, int index, const AnyView& arg) {
   std::string names;
   for (const TensorSpec& spec : plan.tensors) names += (names.empty() ? "" : ", ") + spec.name;
   for (const std::string& scalar : plan.scalars) names += ", " + scalar;
-  TIRGEMM_FAIL(kCallType) << "this kernel takes " << plan.tensor_count() + plan.scalar_count() << " arguments (" << names << "), not " << given;
+  TIRGEMM_FAIL(kCallType) << "this kernel takes " << plan.tensor_count() + plan.scalar_count() << " arguments ("
+                          << names << "), not " << given;
   __builtin_unreachable();
 }
 
@@ -183,9 +194,10 @@ AnyView AsRows(const AnyView& arg, Rows* rows) {
   return AnyView(&rows->tensor);
 }
 
-__attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low, int64_t high) {
-  TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << m << "; this kernel takes m from " << low
-                      << " to " << high;
+__attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low,
+                                             int64_t high) {
+  TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << m
+                      << "; this kernel takes m from " << low << " to " << high;
   __builtin_unreachable();
 }
 
@@ -193,7 +205,8 @@ uint64_t BindOne(const Plan& plan, int index, const AnyView& arg) {
   const TensorSpec& spec = plan.tensors[index];
   const DLTensor* tensor = AsTensor(arg);
   if (!tensor) TIRGEMM_FAIL(kCallType) << spec.name << " must be a tensor, not " << std::string(arg.GetTypeKey());
-  if (!BytesIfFits(plan, spec, *tensor, tensor->device, plan.m_low)) Explain(plan, spec, *tensor, tensor->device, plan.m_low);
+  if (!BytesIfFits(plan, spec, *tensor, tensor->device, plan.m_low))
+    Explain(plan, spec, *tensor, tensor->device, plan.m_low);
   return Address(*tensor);
 }
 
@@ -201,12 +214,15 @@ uint64_t BindPacked(const Plan& plan, const AnyView& arg) {
   const int64_t nbytes = plan.workspaces[plan.packed_workspace].nbytes.At(plan.m_low);
   const DLTensor* tensor = AsTensor(arg);
   if (!tensor) TIRGEMM_FAIL(kCallType) << "the packed operand must be a tensor, not " << std::string(arg.GetTypeKey());
-  if (tensor->device.device_type != kDLCPU) TIRGEMM_FAIL(kCall) << "the packed operand is on " << DeviceName(tensor->device) << "; it must be on the CPU";
+  if (tensor->device.device_type != kDLCPU)
+    TIRGEMM_FAIL(kCall) << "the packed operand is on " << DeviceName(tensor->device) << "; it must be on the CPU";
   const bool bytes = tensor->dtype.code == kDLUInt && tensor->dtype.bits == 8 && tensor->dtype.lanes == 1;
-  if (!bytes || tensor->ndim != 1 || tensor->shape[0] != nbytes || (nbytes > 1 && StrideOf(*tensor, 0) != 1) || tensor->data == nullptr) {
+  if (!bytes || tensor->ndim != 1 || tensor->shape[0] != nbytes || (nbytes > 1 && StrideOf(*tensor, 0) != 1) ||
+      tensor->data == nullptr) {
     TIRGEMM_FAIL(kCall) << "the packed operand must be a dense array of " << nbytes << " unsigned bytes";
   }
-  if (Address(*tensor) % kPackedAlign != 0) TIRGEMM_FAIL(kCall) << "the packed operand must be aligned to " << kPackedAlign << " bytes";
+  if (Address(*tensor) % kPackedAlign != 0)
+    TIRGEMM_FAIL(kCall) << "the packed operand must be aligned to " << kPackedAlign << " bytes";
   return Address(*tensor);
 }
 
@@ -217,7 +233,8 @@ void Bind(const Plan& plan, PackedArgs args, Call* call) {
   const DLTensor* tensors[kMaxTensors];
   for (int i = 0; i < count; ++i) {
     tensors[i] = AsTensor(args[i]);
-    if (!tensors[i]) TIRGEMM_FAIL(kCallType) << plan.tensors[i].name << " must be a tensor, not " << std::string(args[i].GetTypeKey());
+    if (!tensors[i])
+      TIRGEMM_FAIL(kCallType) << plan.tensors[i].name << " must be a tensor, not " << std::string(args[i].GetTypeKey());
   }
   call->m = plan.m_low;
   if (plan.m_tensor >= 0) {
@@ -226,7 +243,8 @@ void Bind(const Plan& plan, PackedArgs args, Call* call) {
     // A wrong rank is explained below, with the smallest m in the expected shape.
     if (tensor.ndim == spec.ndim) {
       call->m = tensor.shape[plan.m_axis];
-      if (__builtin_expect(call->m < plan.m_low || call->m > plan.m_high, 0)) RefuseM(spec, tensor, call->m, plan.m_low, plan.m_high);
+      if (__builtin_expect(call->m < plan.m_low || call->m > plan.m_high, 0))
+        RefuseM(spec, tensor, call->m, plan.m_low, plan.m_high);
     }
   }
   call->device = tensors[0]->device;

@@ -31,8 +31,8 @@ struct Rows {
   int64_t shape[2], strides[2];
 };
 
-// The tensor as a matrix, described in `rows`; the argument itself where it is one, and where its rows do not follow one
-// another at one distance.
+// The tensor as a matrix, described in `rows`; the argument itself where it is one, and where its rows do not follow
+// one another at one distance.
 tvm::ffi::AnyView AsRows(const tvm::ffi::AnyView& arg, Rows* rows);
 
 // Throws kCall for a tensor whose m is out of the range that is served.

@@ -110,10 +110,12 @@ TVMFFIAny Argument(const ParamSpec& param, const Call& call) {
 
 }  // namespace
 
-CpuRunner::CpuRunner(const Plan& plan, const std::string& shared_object) : plan_(plan), library_((RequireCpuFeatures(plan.features), shared_object)) {
+CpuRunner::CpuRunner(const Plan& plan, const std::string& shared_object)
+    : plan_(plan), library_((RequireCpuFeatures(plan.features), shared_object)) {
   for (const KernelSpec& kernel : plan.kernels) {
     for (const ParamSpec& param : kernel.params) {
-      if (param.kind == ParamSpec::kTensorMap) TIRGEMM_FAIL(kCorrupt) << kernel.symbol << " takes a tensor map, which a CPU kernel cannot";
+      if (param.kind == ParamSpec::kTensorMap)
+        TIRGEMM_FAIL(kCorrupt) << kernel.symbol << " takes a tensor map, which a CPU kernel cannot";
     }
     void* function = library_.Find("__tvm_ffi_" + kernel.symbol);
     if (!function) TIRGEMM_FAIL(kCorrupt) << "the kernel's shared object has no function " << kernel.symbol;
@@ -135,7 +137,8 @@ void CpuRunner::Run(Call* call, uint64_t packed) {
     int64_t sizes[kMaxWorkspaces], total = kScratchAlign;
     for (size_t i = 0; i < plan_.workspaces.size(); ++i) {
       sizes[i] = plan_.workspaces[i].nbytes.At(call->m);
-      if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan_.workspaces[i].name << " has " << sizes[i] << " bytes";
+      if (sizes[i] < 0)
+        TIRGEMM_FAIL(kCorrupt) << "workspace " << plan_.workspaces[i].name << " has " << sizes[i] << " bytes";
       if (packed && static_cast<int>(i) == plan_.packed_workspace) sizes[i] = 0;
       total += RoundUp(sizes[i]);
     }
@@ -159,7 +162,8 @@ void CpuRunner::Launch(const KernelSpec& kernel, TVMFFISafeCallType function, co
   blocks.count = static_cast<int>(kernel.params.size());
   for (int i = 0; i < blocks.count; ++i) blocks.args[i] = Argument(kernel.params[i], call);
   const int64_t extent = kernel.grid[0].At(call.m);
-  if (extent < 1 || extent > INT32_MAX) TIRGEMM_FAIL(kCorrupt) << kernel.symbol << ": the grid has " << extent << " blocks";
+  if (extent < 1 || extent > INT32_MAX)
+    TIRGEMM_FAIL(kCorrupt) << kernel.symbol << ": the grid has " << extent << " blocks";
   if (!ParallelFor(&Blocks::Run, &blocks, extent, kernel.threads)) {
     TIRGEMM_FAIL(kLaunch) << "kernel " << kernel.symbol << " failed: " << std::string(blocks.error->message());
   }

@@ -59,7 +59,8 @@ struct Loaded {
     if (result == 0) return;
     const char* name = nullptr;
     driver.GetErrorName(result, &name);
-    missing = std::string("the NVIDIA driver does not start: ") + (name ? name : "?") + " (" + std::to_string(result) + ")";
+    missing = std::string("the NVIDIA driver does not start: ") + (name ? name : "?") + " (" + std::to_string(result) +
+              ")";
   }
 };
 

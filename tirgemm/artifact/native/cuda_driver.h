@@ -40,7 +40,8 @@ struct LaunchConfig {
   unsigned attribute_count;
 };
 
-static_assert(sizeof(TensorMap) == 128 && sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "the driver's ABI");
+static_assert(sizeof(TensorMap) == 128 && sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56,
+              "the driver's ABI");
 
 constexpr int kLaunchClusterDimension = 4;
 constexpr int kLaunchProgrammaticStreamSerialization = 6;

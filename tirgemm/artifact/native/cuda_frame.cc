@@ -11,8 +11,8 @@ void Encode(const cu::Driver& api, const MapSpec& map, uint64_t address, int64_t
   for (uint32_t i = 0; i < map.rank; ++i) dims[i] = static_cast<uint64_t>(map.dims[i].At(m));
   for (uint32_t i = 0; i < map.rank; ++i) box[i] = static_cast<uint32_t>(map.box[i].At(m));
   for (uint32_t i = 0; i + 1 < map.rank; ++i) strides[i] = static_cast<uint64_t>(map.strides[i].At(m));
-  cu::Check(api.TensorMapEncodeTiled(out, map.dtype, map.rank, reinterpret_cast<void*>(address), dims, strides, box, map.element_strides,
-                                     map.interleave, map.swizzle, map.l2_promotion, map.oob_fill),
+  cu::Check(api.TensorMapEncodeTiled(out, map.dtype, map.rank, reinterpret_cast<void*>(address), dims, strides, box,
+                                     map.element_strides, map.interleave, map.swizzle, map.l2_promotion, map.oob_fill),
             "cuTensorMapEncodeTiled");
 }
 
@@ -41,7 +41,8 @@ LaunchFrame::LaunchFrame(const KernelSpec& kernel) : kernel_(kernel) {
     if (param.kind == ParamSpec::kScalar) scalars_[scalar_count_++] = source;
     if (param.kind == ParamSpec::kTensorMap) maps_[map_count_++] = source;
   }
-  config_ = {{0, 0, 0}, {kernel.block[0], kernel.block[1], kernel.block[2]}, kernel.shared_bytes, nullptr, attributes_, 0};
+  config_ = {{0, 0, 0}, {kernel.block[0], kernel.block[1], kernel.block[2]}, kernel.shared_bytes, nullptr,
+             attributes_, 0};
   if (kernel.cluster_size() > 1) {
     cu::LaunchAttribute& attribute = attributes_[config_.attribute_count++];
     attribute.id = cu::kLaunchClusterDimension;
@@ -62,7 +63,8 @@ void LaunchFrame::Resize(int64_t m) {
   m_ = 0;
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t extent = kernel_.grid[axis].At(m);
-    if (extent < 1 || extent > INT32_MAX) TIRGEMM_FAIL(kCorrupt) << kernel_.symbol << ": grid extent " << axis << " is " << extent;
+    if (extent < 1 || extent > INT32_MAX)
+      TIRGEMM_FAIL(kCorrupt) << kernel_.symbol << ": grid extent " << axis << " is " << extent;
     config_.grid[axis] = static_cast<unsigned>(extent);
   }
   const int count = static_cast<int>(kernel_.params.size());
@@ -90,7 +92,8 @@ void LaunchFrame::Launch(const cu::Driver& api, cu::Function function, const Cal
   }
   config_.stream = stream;
   const cu::Result result = api.LaunchKernelEx(&config_, function, params_, nullptr);
-  if (__builtin_expect(result != 0, 0)) TIRGEMM_FAIL(kLaunch) << "kernel " << kernel_.symbol << " could not be launched: " << cu::Describe(result);
+  if (__builtin_expect(result != 0, 0))
+    TIRGEMM_FAIL(kLaunch) << "kernel " << kernel_.symbol << " could not be launched: " << cu::Describe(result);
 }
 
 }  // namespace tirgemm

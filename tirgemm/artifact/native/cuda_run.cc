@@ -15,7 +15,8 @@ constexpr unsigned kSharedWithoutAsking = 48 * 1024;
 constexpr unsigned kPortableCluster = 8;
 
 bool BadImage(cu::Result result) {
-  return result == cu::kInvalidImage || result == cu::kInvalidPtx || result == cu::kInvalidSource || result == cu::kNoBinaryForGpu || result == cu::kNotFound;
+  return result == cu::kInvalidImage || result == cu::kInvalidPtx || result == cu::kInvalidSource ||
+         result == cu::kNoBinaryForGpu || result == cu::kNotFound;
 }
 
 // Has a flag that no other thread has; false where one does.
@@ -80,7 +81,9 @@ void CudaRunner::Run(Call* call) {
 }
 
 CudaRunner::PerDevice& CudaRunner::Prepare(int device) {
-  if (device < 0 || device >= kMaxDevices) TIRGEMM_FAIL(kUnavailable) << "cuda:" << device << " is past the " << kMaxDevices << " devices that the launcher knows";
+  if (device < 0 || device >= kMaxDevices)
+    TIRGEMM_FAIL(kUnavailable) << "cuda:" << device << " is past the " << kMaxDevices
+                               << " devices that the launcher knows";
   PerDevice& state = devices_[device];
   if (__builtin_expect(state.ready.load(std::memory_order_acquire), 1)) return state;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -95,7 +98,9 @@ void CudaRunner::Load(int device, PerDevice* state) {
   const cu::Driver& api = cu::driver();
   const cu::RelaxedCapture relaxed(api);
   const int found = cu::Architecture(device);
-  if (!RunsOn(plan_.arch, found)) TIRGEMM_FAIL(kIncompatible) << "this kernel was built for " << plan_.arch << "; cuda:" << device << " is sm_" << found;
+  if (!RunsOn(plan_.arch, found))
+    TIRGEMM_FAIL(kIncompatible) << "this kernel was built for " << plan_.arch << "; cuda:" << device << " is sm_"
+                                << found;
   cu::Device handle = 0;
   cu::Check(api.DeviceGet(&handle, device), "cuDeviceGet");
   if (!state->context) cu::Check(api.DevicePrimaryCtxRetain(&state->context, handle), "cuDevicePrimaryCtxRetain");
@@ -110,7 +115,9 @@ void CudaRunner::Load(int device, PerDevice* state) {
     std::vector<cu::Kernel> kernels(plan_.kernels.size());
     for (size_t i = 0; i < kernels.size(); ++i) {
       const cu::Result result = api.LibraryGetKernel(&kernels[i], library_, plan_.kernels[i].symbol.c_str());
-      if (BadImage(result)) TIRGEMM_FAIL(kCorrupt) << "the cubin has no usable kernel " << plan_.kernels[i].symbol << ": " << cu::Describe(result);
+      if (BadImage(result))
+        TIRGEMM_FAIL(kCorrupt) << "the cubin has no usable kernel " << plan_.kernels[i].symbol << ": "
+                               << cu::Describe(result);
       cu::Check(result, "cuLibraryGetKernel");
     }
     kernels_ = std::move(kernels);
@@ -119,14 +126,17 @@ void CudaRunner::Load(int device, PerDevice* state) {
   for (size_t i = 0; i < kernels_.size(); ++i) {
     const KernelSpec& kernel = plan_.kernels[i];
     if (kernel.shared_bytes > kSharedWithoutAsking) {
-      const cu::Result result = api.KernelSetAttribute(cu::kKernelMaxDynamicShared, static_cast<int>(kernel.shared_bytes), kernels_[i], handle);
+      const cu::Result result = api.KernelSetAttribute(cu::kKernelMaxDynamicShared,
+                                                       static_cast<int>(kernel.shared_bytes), kernels_[i], handle);
       if (result != 0) {
-        TIRGEMM_FAIL(kIncompatible) << "kernel " << kernel.symbol << " needs " << kernel.shared_bytes << " bytes of shared memory, which cuda:" << device
-                                    << " (sm_" << found << ") does not give: " << cu::Describe(result);
+        TIRGEMM_FAIL(kIncompatible) << "kernel " << kernel.symbol << " needs " << kernel.shared_bytes
+                                    << " bytes of shared memory, which cuda:" << device << " (sm_" << found
+                                    << ") does not give: " << cu::Describe(result);
       }
     }
     if (kernel.cluster_size() > kPortableCluster) {
-      cu::Check(api.KernelSetAttribute(cu::kKernelNonPortableCluster, 1, kernels_[i], handle), "allowing a cluster of more than 8 blocks");
+      cu::Check(api.KernelSetAttribute(cu::kKernelNonPortableCluster, 1, kernels_[i], handle),
+                "allowing a cluster of more than 8 blocks");
     }
     cu::Check(api.KernelGetFunction(&functions[i], kernels_[i]), "cuKernelGetFunction");
   }

@@ -11,12 +11,14 @@ constexpr int64_t kWorkspaceAlign = 256;
 
 }  // namespace
 
-CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Stream stream, Call* call) : driver_(driver), stream_(stream) {
+CudaWorkspace::CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Stream stream, Call* call)
+    : driver_(driver), stream_(stream) {
   int64_t sizes[kMaxWorkspaces], total = 0;
   const int count = static_cast<int>(plan.workspaces.size());
   for (int i = 0; i < count; ++i) {
     sizes[i] = plan.workspaces[i].nbytes.At(call->m);
-    if (sizes[i] < 0) TIRGEMM_FAIL(kCorrupt) << "workspace " << plan.workspaces[i].name << " has " << sizes[i] << " bytes";
+    if (sizes[i] < 0)
+      TIRGEMM_FAIL(kCorrupt) << "workspace " << plan.workspaces[i].name << " has " << sizes[i] << " bytes";
     total += (sizes[i] + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
   if (total == 0) total = kWorkspaceAlign;
@@ -43,7 +45,9 @@ void CudaWorkspace::Allocate(int64_t nbytes, const Call& call) {
     prototype.ndim = 1;
     prototype.dtype = {kDLUInt, 8, 1};
     prototype.shape = &nbytes;
-    const auto set_reason = [](void* text, const char*, const char* message) { *static_cast<std::string*>(text) = message; };
+    const auto set_reason = [](void* text, const char*, const char* message) {
+      *static_cast<std::string*>(text) = message;
+    };
     if (allocator(&prototype, &tensor_, &reason, set_reason) == 0 && tensor_) {
       pointer_ = reinterpret_cast<uint64_t>(tensor_->dl_tensor.data) + tensor_->dl_tensor.byte_offset;
       return;

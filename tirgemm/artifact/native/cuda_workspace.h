@@ -9,8 +9,8 @@ namespace tirgemm {
 
 // Allocates every workspace of a plan in one piece, in stream order, and gives it back at the end of the scope: the
 // kernels queued meanwhile are done with it before the stream's next user gets it. The caller's framework allocates
-// where the call or tvm_ffi has its allocator (so that memory is shared with it and graphs capture it), else the driver's
-// pool.
+// where the call or tvm_ffi has its allocator (so that memory is shared with it and graphs capture it), else the
+// driver's pool.
 class CudaWorkspace {
  public:
   CudaWorkspace(const cu::Driver& driver, const Plan& plan, cu::Stream stream, Call* call);

@@ -69,7 +69,8 @@ int64_t Dim::Apply(Op op, int64_t left, int64_t right) {
     case Op::kFloorDiv:
     case Op::kCeilDiv:
     case Op::kMod: {
-      if (right == 0 || (right == -1 && left == INT64_MIN)) TIRGEMM_FAIL(kCorrupt) << "division by " << right << " in an expression in m";
+      if (right == 0 || (right == -1 && left == INT64_MIN))
+        TIRGEMM_FAIL(kCorrupt) << "division by " << right << " in an expression in m";
       const int64_t quotient = left / right, rest = left % right;
       const bool negative = (rest != 0) && ((rest < 0) != (right < 0));
       if (op == Op::kFloorDiv) out = quotient - negative;

@@ -7,11 +7,13 @@ namespace {
 
 void CheckFollows(const Plan& before, const Plan& next) {
   if (next.m_low != before.m_high + 1) {
-    TIRGEMM_FAIL(kCorrupt) << "a kernel for m from " << next.m_low << " to " << next.m_high << " follows one for m from " << before.m_low << " to "
-                           << before.m_high;
+    TIRGEMM_FAIL(kCorrupt) << "a kernel for m from " << next.m_low << " to " << next.m_high
+                           << " follows one for m from " << before.m_low << " to " << before.m_high;
   }
-  bool same = next.cuda == before.cuda && next.scalars == before.scalars && next.tensor_count() == before.tensor_count();
-  for (int i = 0; same && i < next.tensor_count(); ++i) same = next.tensors[i].name == before.tensors[i].name && next.tensors[i].ndim == before.tensors[i].ndim;
+  bool same =
+      next.cuda == before.cuda && next.scalars == before.scalars && next.tensor_count() == before.tensor_count();
+  for (int i = 0; same && i < next.tensor_count(); ++i)
+    same = next.tensors[i].name == before.tensors[i].name && next.tensors[i].ndim == before.tensors[i].ndim;
   if (!same) TIRGEMM_FAIL(kCorrupt) << "the kernels of the set do not take the same arguments";
 }
 
@@ -19,7 +21,8 @@ void CheckFollows(const Plan& before, const Plan& next) {
 
 KernelSet::KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries) {
   if (kernels.empty() || kernels.size() > kMaxMembers || kernels.size() != binaries.size()) {
-    TIRGEMM_FAIL(kCorrupt) << kernels.size() << " kernels with " << binaries.size() << " binaries; there must be as many, at most " << kMaxMembers;
+    TIRGEMM_FAIL(kCorrupt) << kernels.size() << " kernels with " << binaries.size()
+                           << " binaries; there must be as many, at most " << kMaxMembers;
   }
   for (size_t i = 0; i < kernels.size(); ++i) {
     members_.push_back(std::make_unique<LoadedKernel>(kernels[i], std::move(binaries[i])));

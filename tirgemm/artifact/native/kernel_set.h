@@ -18,8 +18,8 @@ constexpr int kMaxMembers = 64;
 
 class KernelSet {
  public:
-  // `kernels` are the manifest's parts of that name, of one problem each but for m: their ranges of m follow one another
-  // without a gap. Throws kCorrupt where they do not.
+  // `kernels` are the manifest's parts of that name, of one problem each but for m: their ranges of m follow one
+  // another without a gap. Throws kCorrupt where they do not.
   KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries);
 
   // `queue`: of a GPU's tensors, where the caller knows it.

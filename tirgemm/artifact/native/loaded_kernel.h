@@ -37,8 +37,11 @@ class LoadedKernel {
 
   const Plan& plan() const { return plan_; }
 
-  // Bytes of B packed for this kernel, which may be kept between calls; 0 where it packs nothing that depends on B alone.
-  int64_t PackedBytes() const { return plan_.pack_kernel < 0 ? 0 : plan_.workspaces[plan_.packed_workspace].nbytes.At(plan_.m_low); }
+  // Bytes of B packed for this kernel, which may be kept between calls; 0 where it packs nothing that depends on B
+  // alone.
+  int64_t PackedBytes() const {
+    return plan_.pack_kernel < 0 ? 0 : plan_.workspaces[plan_.packed_workspace].nbytes.At(plan_.m_low);
+  }
 
   // (b, bytes): packs B.
   void Pack(const tvm::ffi::AnyView& b, const tvm::ffi::AnyView& packed) {

@@ -15,8 +15,9 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(), packed_bytes(member),
-// pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m), call_rows(tensors..., scalars...), handle()].
+// load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(),
+// packed_bytes(member), pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m),
+// call_rows(tensors..., scalars...), handle()].
 ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels) {
   UsePackageErrorKinds();
   std::vector<ffi::json::Object> objects;
@@ -32,7 +33,8 @@ ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::
           ffi::Function::FromTyped([loaded]() { loaded->Close(); }),
           ffi::Function::FromTyped([loaded](int64_t member) { return loaded->PackedBytes(member); }),
           ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) {
-            if (args.size() != 3) TIRGEMM_FAIL(kCallType) << "pack takes 3 arguments (b, bytes, member), not " << args.size();
+            if (args.size() != 3)
+              TIRGEMM_FAIL(kCallType) << "pack takes 3 arguments (b, bytes, member), not " << args.size();
             loaded->Pack(args[0], args[1], args[2].cast<int64_t>());
           }),
           ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { loaded->CallPacked(args); }),
@@ -44,7 +46,8 @@ ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::
 
 // The same memory under another dtype of the same size: how NumPy's bfloat16, which DLPack cannot carry, comes in.
 ffi::Tensor Reinterpret(ffi::Tensor tensor, DLDataType dtype) {
-  if (tensor.dtype().bits * tensor.dtype().lanes != dtype.bits * dtype.lanes) TIRGEMM_FAIL(kCallType) << "dtypes of different sizes";
+  if (tensor.dtype().bits * tensor.dtype().lanes != dtype.bits * dtype.lanes)
+    TIRGEMM_FAIL(kCallType) << "dtypes of different sizes";
   struct Owned {
     DLManagedTensorVersioned managed;
     ffi::Tensor source;

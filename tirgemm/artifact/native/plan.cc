@@ -34,13 +34,15 @@ std::string Text(const Object& object, const char* name) { return std::string(As
 
 Array List(const Object& object, const char* name, size_t most) {
   Array out = As<Array>(Field(object, name), name);
-  if (out.size() > most) TIRGEMM_FAIL(kCorrupt) << "'" << name << "' has " << out.size() << " entries; the limit is " << most;
+  if (out.size() > most)
+    TIRGEMM_FAIL(kCorrupt) << "'" << name << "' has " << out.size() << " entries; the limit is " << most;
   return out;
 }
 
 int64_t Integer(const Any& value, const char* name, int64_t low, int64_t high) {
   const int64_t out = As<int64_t>(value, name);
-  if (out < low || out > high) TIRGEMM_FAIL(kCorrupt) << "'" << name << "' is " << out << "; it must be from " << low << " to " << high;
+  if (out < low || out > high)
+    TIRGEMM_FAIL(kCorrupt) << "'" << name << "' is " << out << "; it must be from " << low << " to " << high;
   return out;
 }
 
@@ -57,8 +59,10 @@ int Dims(const Object& object, const char* name, Dim* out, int most) {
 
 void Unsigneds(const Object& object, const char* name, unsigned* out, int count) {
   Array list = List(object, name, count);
-  if (static_cast<int>(list.size()) != count) TIRGEMM_FAIL(kCorrupt) << "'" << name << "' has " << list.size() << " entries, not " << count;
-  for (int i = 0; i < count; ++i) out[i] = static_cast<unsigned>(Integer(list[i], name, 1, std::numeric_limits<int>::max()));
+  if (static_cast<int>(list.size()) != count)
+    TIRGEMM_FAIL(kCorrupt) << "'" << name << "' has " << list.size() << " entries, not " << count;
+  for (int i = 0; i < count; ++i)
+    out[i] = static_cast<unsigned>(Integer(list[i], name, 1, std::numeric_limits<int>::max()));
 }
 
 struct Dtype {
@@ -84,9 +88,11 @@ TensorSpec ParseTensor(const Object& object) {
   out.dtype = FindDtype(out.dtype_name).type;
   out.element_bytes = out.dtype.bits / 8;
   out.ndim = Dims(object, "shape", out.shape, kMaxRank);
-  if (Dims(object, "strides", out.strides, kMaxRank) != out.ndim) TIRGEMM_FAIL(kCorrupt) << out.name << ": shape and strides differ in length";
+  if (Dims(object, "strides", out.strides, kMaxRank) != out.ndim)
+    TIRGEMM_FAIL(kCorrupt) << out.name << ": shape and strides differ in length";
   out.align = static_cast<uint64_t>(Integer(object, "align", 1, 4096));
-  if (out.align & (out.align - 1)) TIRGEMM_FAIL(kCorrupt) << out.name << ": alignment " << out.align << " is not a power of two";
+  if (out.align & (out.align - 1))
+    TIRGEMM_FAIL(kCorrupt) << out.name << ": alignment " << out.align << " is not a power of two";
   out.output = As<bool>(Field(object, "output"), "output");
   return out;
 }
@@ -123,8 +129,10 @@ MapSpec ParseMap(const Object& object) {
   out.dtype = FindDtype(Text(object, "dtype")).tensor_map;
   out.rank = static_cast<uint32_t>(Dims(object, "dims", out.dims, kMaxMapRank));
   if (out.rank < 1) TIRGEMM_FAIL(kCorrupt) << "a tensor map has no dimension";
-  if (Dims(object, "strides", out.strides, kMaxMapRank - 1) != static_cast<int>(out.rank) - 1) TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs one stride fewer";
-  if (Dims(object, "box", out.box, kMaxMapRank) != static_cast<int>(out.rank)) TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs a box of as many sides";
+  if (Dims(object, "strides", out.strides, kMaxMapRank - 1) != static_cast<int>(out.rank) - 1)
+    TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs one stride fewer";
+  if (Dims(object, "box", out.box, kMaxMapRank) != static_cast<int>(out.rank))
+    TIRGEMM_FAIL(kCorrupt) << "a tensor map of rank " << out.rank << " needs a box of as many sides";
   Unsigneds(object, "element_strides", out.element_strides, static_cast<int>(out.rank));
   for (const Dim& dim : out.dims) out.sized_by_m = out.sized_by_m || !dim.constant();
   for (const Dim& dim : out.strides) out.sized_by_m = out.sized_by_m || !dim.constant();
@@ -147,7 +155,8 @@ ParamSpec ParseParam(const Object& object, const Names& names) {
     out.index = names.Scalar(Text(object, "name"));
   } else if (kind == "size") {
     const std::string dtype = Text(object, "dtype");
-    if (dtype != "i32" && dtype != "i64") TIRGEMM_FAIL(kCorrupt) << "a size parameter is i32 or i64, not '" << dtype << "'";
+    if (dtype != "i32" && dtype != "i64")
+      TIRGEMM_FAIL(kCorrupt) << "a size parameter is i32 or i64, not '" << dtype << "'";
     out.kind = dtype == "i32" ? ParamSpec::kSize32 : ParamSpec::kSize64;
     out.size = Dim::Parse(Field(object, "value"));
   } else if (kind == "tensor_map") {
@@ -168,7 +177,8 @@ KernelSpec ParseKernel(const Object& object, const Names& names) {
     out.params.push_back(ParseParam(As<Object>(param, "params"), names));
     maps += out.params.back().kind == ParamSpec::kTensorMap;
   }
-  if (maps > kMaxMaps) TIRGEMM_FAIL(kCorrupt) << out.symbol << " has " << maps << " tensor maps; the limit is " << kMaxMaps;
+  if (maps > kMaxMaps)
+    TIRGEMM_FAIL(kCorrupt) << out.symbol << " has " << maps << " tensor maps; the limit is " << kMaxMaps;
   if (Dims(object, "grid", out.grid, 3) != 3) TIRGEMM_FAIL(kCorrupt) << out.symbol << ": a grid has three extents";
   Unsigneds(object, "block", out.block, 3);
   Unsigneds(object, "cluster", out.cluster, 3);
@@ -199,7 +209,8 @@ void ParseM(const Any& m, Plan* plan) {
     plan->m_low = std::strtoll(text.c_str(), nullptr, 10);
     plan->m_high = std::strtoll(text.c_str() + dots + 2, nullptr, 10);
   }
-  if (plan->m_low < 1 || plan->m_high < plan->m_low) TIRGEMM_FAIL(kCorrupt) << "m from " << plan->m_low << " to " << plan->m_high;
+  if (plan->m_low < 1 || plan->m_high < plan->m_low)
+    TIRGEMM_FAIL(kCorrupt) << "m from " << plan->m_low << " to " << plan->m_high;
   if (plan->m_low == plan->m_high) return;
   for (int i = 0; i < plan->tensor_count(); ++i) {
     for (int axis = 0; axis < plan->tensors[i].ndim; ++axis) {
@@ -250,7 +261,8 @@ Plan Plan::Parse(const Object& kernel) {
   plan.cuda = Text(device, "kind") == "cuda";
   plan.arch = Text(device, "arch");
   for (const Any& feature : List(device, "features", 1024)) plan.features.emplace_back(As<String>(feature, "features"));
-  for (const Any& tensor : List(launch, "tensors", kMaxTensors)) plan.tensors.push_back(ParseTensor(As<Object>(tensor, "tensors")));
+  for (const Any& tensor : List(launch, "tensors", kMaxTensors))
+    plan.tensors.push_back(ParseTensor(As<Object>(tensor, "tensors")));
   plan.tensor_count_ = static_cast<int>(plan.tensors.size());
   if (plan.tensors.empty()) TIRGEMM_FAIL(kCorrupt) << "the launch description has no tensor";
   for (const Any& scalar : List(launch, "scalars", kMaxScalars)) {
@@ -262,11 +274,13 @@ Plan Plan::Parse(const Object& kernel) {
   for (const Any& entry : List(launch, "workspaces", kMaxWorkspaces)) {
     const Object object = As<Object>(entry, "workspaces");
     const std::string init = Text(object, "init");
-    if (init != "none" && init != "zero") TIRGEMM_FAIL(kCorrupt) << "a workspace starts as none or zero, not '" << init << "'";
+    if (init != "none" && init != "zero")
+      TIRGEMM_FAIL(kCorrupt) << "a workspace starts as none or zero, not '" << init << "'";
     plan.workspaces.push_back({Text(object, "name"), Dim::Parse(Field(object, "nbytes")), init == "zero"});
   }
   const Names names(plan);
-  for (const Any& entry : List(launch, "kernels", 16)) plan.kernels.push_back(ParseKernel(As<Object>(entry, "kernels"), names));
+  for (const Any& entry : List(launch, "kernels", 16))
+    plan.kernels.push_back(ParseKernel(As<Object>(entry, "kernels"), names));
   if (plan.kernels.empty()) TIRGEMM_FAIL(kCorrupt) << "the launch description has no kernel";
   ParseM(Field(As<Object>(Field(kernel, "gemm"), "gemm"), "m"), &plan);
   FindPacked(&plan);

@@ -60,9 +60,10 @@ PrivateLibrary::PrivateLibrary(const std::string& bytes) {
   if (!written) TIRGEMM_FAIL(kLaunch) << "the kernel could not be copied into a private file: " << reason;
   if (!handle_) TIRGEMM_FAIL(kCorrupt) << "the kernel's shared object does not load: " << reason;
   // What tvm_ffi's own loader does: generated code reaches the error functions through pointers that the host fills in.
-  tvm::ffi::Module::VisitContextSymbols(tvm::ffi::TypedFunction<void(tvm::ffi::String, void*)>([this](tvm::ffi::String name, void* address) {
-    if (void** slot = static_cast<void**>(dlsym(handle_, name.c_str()))) *slot = address;
-  }));
+  tvm::ffi::Module::VisitContextSymbols(
+      tvm::ffi::TypedFunction<void(tvm::ffi::String, void*)>([this](tvm::ffi::String name, void* address) {
+        if (void** slot = static_cast<void**>(dlsym(handle_, name.c_str()))) *slot = address;
+      }));
 }
 
 PrivateLibrary::~PrivateLibrary() {

@@ -167,8 +167,8 @@ struct Layer {
 
 struct Hash {
   size_t operator()(const Layer& layer) const {
-    return (reinterpret_cast<size_t>(layer.weight) >> 4) * 31 + (reinterpret_cast<size_t>(layer.bias) >> 4) + reinterpret_cast<size_t>(layer.act) +
-           reinterpret_cast<size_t>(layer.kernels);
+    return (reinterpret_cast<size_t>(layer.weight) >> 4) * 31 + (reinterpret_cast<size_t>(layer.bias) >> 4) +
+           reinterpret_cast<size_t>(layer.act) + reinterpret_cast<size_t>(layer.kernels);
   }
   size_t operator()(const Shape& shape) const {
     size_t out = static_cast<size_t>(2 * shape.ndim + shape.dense);
@@ -197,7 +197,8 @@ void Drop(ByShape* kind) {
   for (const auto& entry : dropped) py::api().DecRef(entry.second.function);
 }
 
-// (x, weight, bias or None, act, kernels) -> the result; None where nothing was kept of such a call, or it is not taken.
+// (x, weight, bias or None, act, kernels) -> the result; None where nothing was kept of such a call, or it is not
+// taken.
 py::Object* Kept(py::Object*, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   if (given != 5) return OrNone(api, nullptr);
@@ -212,7 +213,8 @@ py::Object* Kept(py::Object*, py::Object* const* args, ptrdiff_t given) {
   // Another thread may forget it meanwhile.
   const Chosen chosen = entry->second;
   api.IncRef(chosen.function);
-  py::Object* out = chosen.call ? OrNone(api, Result(api, *chosen.call, args)) : api.Vectorcall(chosen.function, args, 3, nullptr);
+  py::Object* out = chosen.call ? OrNone(api, Result(api, *chosen.call, args))
+                                : api.Vectorcall(chosen.function, args, 3, nullptr);
   api.DecRef(chosen.function);
   return out;
 }
@@ -239,9 +241,11 @@ py::Object* Function(TensorCall* call, py::MethodDef* method) {
 #define TIRGEMM_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Python calls these with its lock held (ctypes.PyDLL). `kernel` is what `handle` of the loaded functions returns.
-TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* tensor, tirgemm::py::Object* parameter,
-                                      tirgemm::py::Object* is_neg, tirgemm::py::Object* records, tirgemm::py::Object* requires_grad) {
-  for (tirgemm::py::Object* object : {tensor, parameter, is_neg, records, requires_grad}) tirgemm::py::api().IncRef(object);
+TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* tensor,
+                                      tirgemm::py::Object* parameter, tirgemm::py::Object* is_neg,
+                                      tirgemm::py::Object* records, tirgemm::py::Object* requires_grad) {
+  for (tirgemm::py::Object* object : {tensor, parameter, is_neg, records, requires_grad})
+    tirgemm::py::api().IncRef(object);
   tirgemm::torch.dlpack = dlpack;
   tirgemm::torch.tensor = tensor;
   tirgemm::torch.parameter = parameter;
@@ -250,8 +254,8 @@ TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::
   tirgemm::torch.requires_grad = requires_grad;
 }
 
-TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* questions, tirgemm::py::Object* const* second, int count,
-                                            tirgemm::py::Object* owner, tirgemm::py::Object* level) {
+TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* questions, tirgemm::py::Object* const* second,
+                                            int count, tirgemm::py::Object* owner, tirgemm::py::Object* level) {
   const tirgemm::py::Api& api = tirgemm::py::api();
   for (int i = 0; i < count && i < tirgemm::kMaxQuestions; ++i) {
     for (tirgemm::py::Object* object : {questions[i], second[i]}) api.IncRef(object);
@@ -268,15 +272,18 @@ TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_call_into(const std::shared_ptr<tirg
   return tirgemm::Function(new tirgemm::TensorCall{*kernel}, &tirgemm::into_method);
 }
 
-TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_call_new(const std::shared_ptr<tirgemm::KernelSet>* kernel, int rows, tirgemm::py::Object* empty,
-                                                     tirgemm::py::Object* shape, tirgemm::py::Object* strides, tirgemm::py::Object* dtype) {
+TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_call_new(const std::shared_ptr<tirgemm::KernelSet>* kernel, int rows,
+                                                     tirgemm::py::Object* empty, tirgemm::py::Object* shape,
+                                                     tirgemm::py::Object* strides, tirgemm::py::Object* dtype) {
   for (tirgemm::py::Object* object : {empty, shape, strides, dtype}) tirgemm::py::api().IncRef(object);
-  return tirgemm::Function(new tirgemm::TensorCall{*kernel, rows != 0, empty, shape, strides, dtype}, &tirgemm::new_method);
+  return tirgemm::Function(new tirgemm::TensorCall{*kernel, rows != 0, empty, shape, strides, dtype},
+                           &tirgemm::new_method);
 }
 
 // What was kept of calls: a function of x, weight and bias for all layers of one kind, by the shape of x.
-TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirgemm::py::Object* bias, tirgemm::py::Object* act,
-                                 tirgemm::py::Object* kernels, tirgemm::py::Object* x, tirgemm::py::Object* function) {
+TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirgemm::py::Object* bias,
+                                 tirgemm::py::Object* act, tirgemm::py::Object* kernels, tirgemm::py::Object* x,
+                                 tirgemm::py::Object* function) {
   using namespace tirgemm;
   const py::Api& api = py::api();
   Shape shape;
@@ -311,4 +318,6 @@ TIRGEMM_EXPORT void tirgemm_forget_all() {
   for (const auto& entry : dropped) tirgemm::Drop(entry.second.get());
 }
 
-TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_kept_call() { return tirgemm::py::api().FunctionNew(&tirgemm::kept_method, nullptr, nullptr); }
+TIRGEMM_EXPORT tirgemm::py::Object* tirgemm_kept_call() {
+  return tirgemm::py::api().FunctionNew(&tirgemm::kept_method, nullptr, nullptr);
+}

@@ -15,8 +15,8 @@ constexpr int kMaxQuestions = 8;
 struct TensorLibrary {
   const DLPackExchangeAPI* dlpack = nullptr;
   py::Object *tensor = nullptr, *parameter = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
-  // What must be answered by something false, and an attribute that must be below 0, or PyTorch wants more than a result.
-  // A question that is answered by something true is followed by a second one, which decides, or None.
+  // What must be answered by something false, and an attribute that must be below 0, or PyTorch wants more than a
+  // result. A question that is answered by something true is followed by a second one, which decides, or None.
   py::Object *questions[kMaxQuestions] = {}, *second[kMaxQuestions] = {};
   int count = 0;
   py::Object *owner = nullptr, *level = nullptr;
@@ -42,10 +42,12 @@ inline bool Plain(const py::Api& api, py::Object* object) {
   return type == torch.tensor || type == torch.parameter;
 }
 
-inline bool Negated(const py::Api& api, py::Object* tensor) { return Affirmed(api, api.Vectorcall(torch.is_neg, &tensor, 1, nullptr)); }
+inline bool Negated(const py::Api& api, py::Object* tensor) {
+  return Affirmed(api, api.Vectorcall(torch.is_neg, &tensor, 1, nullptr));
+}
 
-// Tensors that were asked and are not negated, each as long as it lives and has its memory: asking lets
-// go of Python's lock and takes it again, which costs as much as a launch's arguments. Read and written with that lock held.
+// Tensors that were asked and are not negated, each as long as it lives and has its memory: asking lets go of Python's
+// lock and takes it again, which costs as much as a launch's arguments. Read and written with that lock held.
 class AskedTensors {
  public:
   bool Negated(const py::Api& api, py::Object* tensor, const void* memory) {

@@ -71,13 +71,16 @@ class Pool {
 
   int workers() const { return workers_; }
 
-  bool TryAcquire() { return !busy_.load(std::memory_order_relaxed) && !busy_.exchange(true, std::memory_order_acquire); }
+  bool TryAcquire() {
+    return !busy_.load(std::memory_order_relaxed) && !busy_.exchange(true, std::memory_order_acquire);
+  }
 
   // Lets up to `limit` workers into the job. Only after TryAcquire.
   void Open(Job* job, int limit) {
     job_ = job;
     limit_ = static_cast<uint64_t>(limit);
-    gate_.store((((gate_.load(std::memory_order_relaxed) >> kEpochShift) + 1) << kEpochShift) | kOpen, std::memory_order_release);
+    gate_.store((((gate_.load(std::memory_order_relaxed) >> kEpochShift) + 1) << kEpochShift) | kOpen,
+                std::memory_order_release);
     signal_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) {
       syscall(SYS_futex, reinterpret_cast<uint32_t*>(&signal_), FUTEX_WAKE_PRIVATE, limit, nullptr, nullptr, 0);
@@ -109,7 +112,8 @@ class Pool {
       seen = Wait(seen);
       uint64_t gate = gate_.load(std::memory_order_acquire);
       while ((gate & kOpen) && (gate & kInside) < limit_.load(std::memory_order_relaxed)) {
-        if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel, std::memory_order_acquire))
+          continue;
         seen = gate >> kEpochShift;
         Job* job = job_;
         while (job->Step()) {
@@ -177,10 +181,13 @@ int QuotaThreads() {
   std::ifstream unified("/sys/fs/cgroup/cpu.max");
   std::string quota;
   double period = 0;
-  if (unified >> quota >> period && quota != "max" && period > 0) return std::max(1, static_cast<int>(std::stod(quota) / period + 0.999));
-  std::ifstream legacy_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), legacy_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (unified >> quota >> period && quota != "max" && period > 0)
+    return std::max(1, static_cast<int>(std::stod(quota) / period + 0.999));
+  std::ifstream legacy_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+      legacy_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
   double number = 0;
-  if (legacy_quota >> number && legacy_period >> period && number > 0 && period > 0) return std::max(1, static_cast<int>(number / period + 0.999));
+  if (legacy_quota >> number && legacy_period >> period && number > 0 && period > 0)
+    return std::max(1, static_cast<int>(number / period + 0.999));
   return INT_MAX;
 }
 

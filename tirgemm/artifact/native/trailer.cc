@@ -1,4 +1,5 @@
-// The single-file export: this library with the kernels of one artifact appended, which it finds at the end of its own file.
+// The single-file export: this library with the kernels of one artifact appended, which it finds at the end of its own
+// file.
 //   binaries | manifest | u64 size of each binary | u64 number of binaries | u64 size of manifest | "TIRGEMM2"
 #include <dlfcn.h>
 #include <tvm/ffi/extra/json.h>
@@ -30,11 +31,13 @@ struct Attached {
 
 Attached ReadSelf() {
   Dl_info info;
-  if (!dladdr(reinterpret_cast<void*>(&ReadSelf), &info)) TIRGEMM_FAIL(kCorrupt) << "this library does not find its own file";
+  if (!dladdr(reinterpret_cast<void*>(&ReadSelf), &info))
+    TIRGEMM_FAIL(kCorrupt) << "this library does not find its own file";
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(info.dli_fname, "rb"), std::fclose);
   if (!file) TIRGEMM_FAIL(kCorrupt) << "cannot open " << info.dli_fname << ": " << std::strerror(errno);
   const auto read = [&](uint64_t from_end, void* out, size_t size) {
-    if (std::fseek(file.get(), -static_cast<long>(from_end), SEEK_END) != 0 || std::fread(out, 1, size, file.get()) != size) {
+    if (std::fseek(file.get(), -static_cast<long>(from_end), SEEK_END) != 0 ||
+        std::fread(out, 1, size, file.get()) != size) {
       TIRGEMM_FAIL(kCorrupt) << info.dli_fname << " is truncated";
     }
   };
@@ -43,9 +46,11 @@ Attached ReadSelf() {
     char magic[8];
   } tail;
   read(sizeof tail, &tail, sizeof tail);
-  if (std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0) TIRGEMM_FAIL(kCorrupt) << "no kernel is attached to " << info.dli_fname;
+  if (std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0)
+    TIRGEMM_FAIL(kCorrupt) << "no kernel is attached to " << info.dli_fname;
   uint64_t sizes[kMaxMembers];
-  if (tail.manifest > kMost || tail.count < 1 || tail.count > kMaxMembers) TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+  if (tail.manifest > kMost || tail.count < 1 || tail.count > kMaxMembers)
+    TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
   uint64_t from_end = sizeof tail + tail.count * sizeof(uint64_t);
   read(from_end, sizes, tail.count * sizeof(uint64_t));
   Attached out;
@@ -54,7 +59,8 @@ Attached ReadSelf() {
   read(from_end, out.manifest.data(), tail.manifest);
   out.binaries.resize(tail.count);
   for (uint64_t i = tail.count; i-- > 0;) {
-    if (sizes[i] > kMost) TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+    if (sizes[i] > kMost)
+      TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
     from_end += sizes[i];
     out.binaries[i].resize(sizes[i]);
     read(from_end, out.binaries[i].data(), sizes[i]);

@@ -1,4 +1,5 @@
-// Read memory once, or write it once, and do nothing else: the bandwidths that a kernel bound by memory is held against.
+// Read memory once, or write it once, and do nothing else: the bandwidths that a kernel bound by memory is held
+// against.
 
 constexpr int LOADS = 8;
 
