@@ -226,7 +226,7 @@ def _translate(error: Exception, place: str) -> StoreError:
     if "readonly" in words or "read-only" in words:
         return StoreUnavailable(f"database {place} cannot be written ({words}); give a folder that this user can write")
     if "disk I/O error" in words:
-        return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk can")
+        return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk works")
     if "unable to open database file" in words:
         return StoreUnavailable(f"database {place}: {words}; its folder has to be there, and this user to write it")
     if "not a database" in words or "malformed" in words:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded, StoreError, StoreUnavailable
+from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded, StorageFull, StoreError, StoreUnavailable
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
@@ -72,7 +72,9 @@ def answer(
     # Where nothing can be written workers cannot say that they live, and no job can go on with what is known; a new
     # problem is refused when its job is stored.
     writable = state.database.writable
-    devices = devices_seen(state, state.settings.alive_seconds if writable else EVER_SECONDS)
+    devices = devices_seen(state, state.settings.alive_seconds)
+    if not devices and not writable:
+        devices = devices_seen(state, EVER_SECONDS)
     target = target_of(body.device, devices or devices_seen(state, EVER_SECONDS), wait=patient and not devices)
     if target is None:
         return None
@@ -96,7 +98,7 @@ def answer(
         return None
     if known is not None and not body.retune and not goes_on:
         return KernelOrJob(kernel=known)
-    if not here and not body.verify and not body.retune:
+    if not goes_on and not body.verify and not body.retune:
         cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
         if cross is not None:
             return KernelOrJob(kernel=cross)
@@ -217,7 +219,7 @@ def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | No
 def _resume(state: ServiceState, known: KernelRecord, request: JobRequest, asker: Asker | None) -> Job | None:
     """Have a search that was interrupted gone on with, unless more urgent jobs fill the queue or the key's quota, or no
     job can be stored now."""
-    with suppress(QueueFull, QuotaExceeded, StoreUnavailable):
+    with suppress(QueueFull, QuotaExceeded, StoreUnavailable, StorageFull):
         limit = state.settings.max_queued
         return state.queue.submit(request, fallback_id=known.id, max_queued=limit, asker=asker)[0]
     return None

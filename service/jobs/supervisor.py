@@ -103,7 +103,7 @@ class Supervisor:
                     continue
             alive, looked = self._is_alive(process.pid), time.monotonic()
             seen = seen or alive is True
-            # What could not say that it lives for a while has as long again to do so.
+            # After a look that could not tell a silent process has twice as many.
             missed = -LOOKS_MISSED if alive is None else missed + 1 if seen and not alive else 0
             if missed == LOOKS_MISSED:
                 logger.error("%s, process %d, hangs: it gives no sign of life; it is killed", self._what, process.pid)

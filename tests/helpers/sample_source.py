@@ -56,18 +56,25 @@ class SampleSource:
     def prepare(self, gemms: Sequence[Gemm], device: Device, policy: str, arrived: Any) -> Any:
         from tirgemm.kernel_source import Preparation, run_in_background
 
-        del device, policy
         self.asked += gemms
         self.groups.append(tuple(gemms))
         preparation = Preparation(tuple(gemms))
+        stored = [gemm for gemm in gemms if gemm in self.stored]
+        refused = {gemm: self.refusal(gemm, device, policy) for gemm in gemms if gemm not in stored}
 
         def make() -> None:
             if self.fails:
                 raise BuildFailed("the compiler went away")
-            for gemm in () if self.only_tuned else gemms:
+            for gemm in stored:
+                arrived(self.kernel(gemm, "tuned"))
+            for gemm, refusal in refused.items():
+                if refusal is not None:
+                    preparation.fail([gemm], refusal)
+            able = [gemm for gemm, refusal in refused.items() if refusal is None]
+            for gemm in () if self.only_tuned else able:
                 arrived(self.kernel(gemm, "fallback"))
             if self.tuned_later and self.release.wait(PATIENCE_S):
-                for gemm in gemms:
+                for gemm in able:
                     arrived(self.kernel(gemm, "tuned"))
 
         return run_in_background(preparation, make, str)

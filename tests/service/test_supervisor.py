@@ -53,6 +53,20 @@ def test_a_worker_that_hangs_is_killed_and_replaced() -> None:
         assert looks[first] == 4, "once alive, then silent three times"
 
 
+def test_one_that_hangs_after_a_look_that_could_not_tell_is_replaced_later() -> None:
+    looks: dict[int, int] = {}
+
+    def is_alive(pid: int) -> bool | None:
+        looks[pid] = looks.get(pid, 0) + 1
+        return {1: True, 2: None}.get(looks[pid], False)
+
+    with supervised(is_alive) as supervisor:
+        first = supervisor.pid
+        assert first is not None
+        until(lambda: supervisor.pid not in (None, first))
+        assert looks[first] == 8, "twice three looks of silence behind the two"
+
+
 @pytest.mark.parametrize(
     "answers", [[False], [True, None], [True, False, False, True], [True, None, *[False] * 5, True]]
 )

@@ -222,12 +222,22 @@ def test_what_was_missing_is_prepared_as_one_group() -> None:
     source = SampleSource(refuses=[unwritten])
     try:
         assert calls.prepare(source) == {unwritten: "no family writes it"}
-        assert source.groups == [tuple(calls.missing)[:2]]
+        assert source.groups == [tuple(calls.missing)]
         with routed("default") as again:
             assert all(torch.equal(torch.mm(a, b), c) for (a, b), c in zip(products, wanted, strict=True))
         assert (again.served, list(again.missing)) == (2, [unwritten])
     finally:
         for each in source.made:
+            TABLE.remove(each)
+    # What makes nothing by this policy is looked up all the same.
+    there = SampleSource(stored=[unwritten])
+    try:
+        assert calls.prepare(there, "tuned").keys() == calls.missing.keys() - {unwritten}
+        with routed() as tuned:
+            assert [torch.equal(torch.mm(a, b), c) for (a, b), c in zip(products, wanted, strict=True)] == [True] * 3
+        assert tuned.served == 1
+    finally:
+        for each in there.made:
             TABLE.remove(each)
     with pytest.raises(InvalidRequest, match="policy is 'all'"):
         calls.prepare(source, "all")

@@ -21,10 +21,11 @@ from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import Timings
+from tirgemm.tuning import set_tuning
 from tirgemm.tuning.build.compile import build
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, SampleSet, Status
-from tirgemm.tuning.records.row_signatures import row_signatures
+from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signatures
 from tirgemm.tuning.set_members import SetPart
 from tirgemm.tuning.set_tuning import SetTuning
 
@@ -121,3 +122,12 @@ def test_where_all_give_a_row_other_bits_than_the_fallback_it_stays_and_they_are
     assert bench.store.kernel(SEARCHED, bench.device.key, REGIME) == fallback
     assert wrong(bench, Range(4, 14))
     assert wrong(bench)
+
+
+def test_it_ends_at_the_last_set_whose_members_give_a_row_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(SEARCHED)
+    bench.fate = lambda config: "alone" if config == config_of(bench, 8) else "right"
+    monkeypatch.setattr(set_tuning, "MOST_CUTS", 1)
+    with pytest.raises(RowsDiffer):
+        tuned(bench)
+    assert [candidate.config for candidate in wrong(bench)] == [config_of(bench, 8)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +22,7 @@ from tirgemm.families import FAMILIES, is_valid
 from tirgemm.families.choice import expected_times_us
 from tirgemm.gemm import Range, Regime
 from tirgemm.hardware import named_device
+from tirgemm.tuning import shipped_set
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, searched_sizes
@@ -89,10 +90,14 @@ def answer(bench: FakeBench, gemm: Gemm = GEMM, **control: Any) -> KernelRecord:
     return SetTuning(gemm, bench, REGIME, families=["x86"], control=Control(**control)).run()
 
 
+def members(bench: FakeBench, record: KernelRecord) -> Sequence[Any]:
+    """What the manifest says of the kernels of a set."""
+    return read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest.kernels
+
+
 def table(bench: FakeBench, record: KernelRecord) -> dict[str, int]:
     """The tile of the kernel that serves each range."""
-    manifest = read(bench.store.get_blob(record.artifact_sha256), Trust.of(bench.signer.public)).manifest
-    return {str(member.gemm.m): int(member.config["tile_m"]) for member in manifest.kernels}
+    return {str(member.gemm.m): int(member.config["tile_m"]) for member in members(bench, record)}
 
 
 def test_the_range_is_cut_as_by_the_search_and_nothing_is_searched(bench_with: Any) -> None:
@@ -207,6 +212,18 @@ def test_a_member_that_gives_a_row_other_bits_is_marked_wrong_and_the_range_cut_
     for m, tile in (Range(4, 14), 4), (Range(15, 56), 8), (Range(57, 64), 14):
         candidate = bench.store.candidate(CandidateKey(gemm.with_(m=m), CPU.key, REGIME, config_of(tile).digest))
         assert (candidate.status is Status.WRONG) is (tile not in right)
+
+
+def test_at_the_last_set_whose_members_give_a_row_other_bits_the_default_answers(
+    bench_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gemm = GEMM.with_(invariant=True)
+    bench = bench_with(recorded(problem=gemm))
+    bench.fate = lambda config: "alone" if config == config_of(8) else "right"
+    monkeypatch.setattr(shipped_set, "MOST_CUTS", 1)
+    record = SetTuning(gemm, bench, REGIME, families=["x86"]).fallback()
+    assert record.timings.ended != "shipped"
+    assert config_of(8) not in [kernel.config for kernel in members(bench, record)]
 
 
 def test_what_failed_in_a_part_before_does_not_serve_it(bench_with: Any) -> None:

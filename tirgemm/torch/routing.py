@@ -60,17 +60,13 @@ class RoutedCalls:
         Returns why some were not made, by problem. Raises InvalidRequest for an unknown policy and for no source.
         """
         checked, policy = checked_source(source), policy_named(policy)
-        unmade, groups = dict[Gemm, str](), dict[Device, list[Gemm]]()
+        groups: dict[Device, list[Gemm]] = {}
         for gemm, device in self.missing.items():
-            if (refusal := checked.refusal(gemm, device, policy)) is None:
-                groups.setdefault(device, []).append(gemm)
-            else:
-                unmade[gemm] = refusal
+            groups.setdefault(device, []).append(gemm)
         preparations = [checked.prepare(gemms, device, policy, TABLE.add) for device, gemms in groups.items()]
         for preparation in preparations:
             preparation.wait()
-            unmade |= preparation.failures
-        return unmade
+        return {gemm: why for preparation in preparations for gemm, why in preparation.failures.items()}
 
     def __str__(self) -> str:
         lines = [f"{self.served} of {self.total} products by kernels"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What a set may lose at a size that was searched, against the fastest there.
 TOLERANCE = 0.03
-# So often a range is cut before members that give rows other bits end it: where as many do, what is stored is at fault.
+# The number of sets of which some members give rows other bits at which it ends: then what is stored is at fault.
 MOST_CUTS = 4
 
 

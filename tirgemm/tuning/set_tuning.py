@@ -288,8 +288,8 @@ class SetTuning(Tuning):
         summary: SearchSummary,
     ) -> KernelRecord | None:
         """The kernels that serve the range, stored as the answer; None where the user stopped it before. Those that do
-        not give a row the expected bits are recorded as wrong and the range cut without their configs, ``MOST_CUTS``
-        times at most. Raises RowsDiffer where some still do not, and as ``_members``."""
+        not give a row the expected bits are recorded as wrong and the range cut without their configs. Raises
+        RowsDiffer at the set number ``MOST_CUTS`` of which some do not, and as ``_members``."""
         made: dict[tuple[Gemm, Config], Member] = {}
         cuts = 0
         while True:

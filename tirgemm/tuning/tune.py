@@ -15,7 +15,6 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DeviceUnavailable, Interrupted, StoreError, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
-from tirgemm.families.base import WithShortlist
 from tirgemm.families.choice import opening, ranked_defaults
 from tirgemm.gemm import REGIMES
 from tirgemm.timings import ConfigOrigin, SearchEnd, SearchSummary, Timings
@@ -225,7 +224,8 @@ class Tuning(TuningTask):
         if self.effort.searches:
             return SearchLoop(self, search, spent)
         wanted = 0 if self.effort is Effort.NONE else len(search.first())
-        listed = not search.model.learns and any(isinstance(family, WithShortlist) for family in self.families)
+        first = opening(self.families, self.gemm, self.device, self.regime, self.effort.first)
+        listed = not search.model.learns and len(first) >= self.effort.first
         if self.effort is Effort.QUICK and not listed:  # nobody has a list of what is best
             wanted = max(wanted, self.effort.first + 1 - spent)
         return SearchLoop(self, search, spent, only=max(0, min(wanted, self.budget.trials - spent)))

@@ -114,7 +114,9 @@ def _delete_events(db: Database, job_ids: Sequence[str], before: str) -> int:
     """Delete what these jobs did, but for those that have been put back into the queue since; how many events went."""
     ended = select(JobRow.id).where(JobRow.id.in_(job_ids), JobRow.status.in_(ENDED), JobRow.finished_at < before)
     with db.write() as connection:
-        gone = connection.execute(delete(EventRow).where(EventRow.job_id.in_(ended), EventRow.kind.not_in(ENDED)))
+        # Locked until their events are gone: on PostgreSQL one could be put back meanwhile.
+        ended_ids = connection.execute(ended.with_for_update()).scalars().all()
+        gone = connection.execute(delete(EventRow).where(EventRow.job_id.in_(ended_ids), EventRow.kind.not_in(ENDED)))
     return gone.rowcount
 
 

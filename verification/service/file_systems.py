@@ -18,9 +18,10 @@ def immutable(folder: Path) -> Iterator[None]:
     the file system has no such flag."""
     names = _files(folder)
     try:
-        # What vanishes meanwhile, as SQLite's temporary files do, is no fault.
         made = _set_flag("+i", names)
-        if made.returncode and any(Path(name).exists() for name in names if name in made.stderr):
+        if made.returncode:  # a file of a moment has vanished, perhaps: SQLite has such
+            made = _set_flag("+i", [name for name in names if Path(name).exists()])
+        if made.returncode:
             raise InvalidRequest(f"files cannot be made immutable here: {made.stderr.strip()[:200]}")
         yield
     finally:

@@ -215,7 +215,7 @@ class JobLeaseContract(QueueFixtures):
             assert queue.claim("w3", KEYS, 5.0) is None, f"free after {3.5 * beat:g} s"
             clock.now += 3.5
             assert queue.heartbeat(alive.id, "w2", 5.0) == "ok"
-        assert self.claimed(queue, "w3").id == dead.id, "after half a minute, not an hour; after less as soon as ever"
+        assert self.claimed(queue, "w3").id == dead.id, "half a minute later, not an hour; else as much later"
 
     # -- the bound -----------------------------------------------------------------------------
 

@@ -198,13 +198,13 @@ def test_malformed_requests_are_told_a_few_times_a_minute_without_what_the_clien
 def test_while_the_data_folder_cannot_be_written_that_is_named_and_what_is_known_answered(tmp_path: Path) -> None:
     data, stopped, small = tmp_path / "data", "37x97x48:f32:nn", "39x97x48:f32:nn"
     # The worker's last sign of life is older than one may be: it cannot write another.
-    with serving(data, lease_seconds=1.0) as service:
+    with serving(data) as service:
         kernel_record(service.store, REQUEST)
         kernel_record(service.store, JobRequest(Gemm.parse(stopped), CPU), search={"ended": "interrupted"})
         kernel_record(service.store, JobRequest(Gemm.parse(small), CPU), search={"effort": "quick"})
         service.queue.register_worker("worker:1:0", [CPU])
         with service.state.database.write() as connection:
-            connection.execute(update(WorkerRow).values(seen=WorkerRow.seen - 60.0))
+            connection.execute(update(WorkerRow).values(seen=WorkerRow.seen - 3600.0))
         with unwritable(data):
             answer = service.http.get("/readyz")
             assert (answer.status_code, answer.json()["missing"]) == (503, ["worker", "blobs", "database"])
