@@ -49,6 +49,9 @@ class SampleSource:
 
     def refusal(self, gemm: Gemm, device: Device, policy: str) -> str | None:
         del device
+        return self._refusal(gemm, policy)
+
+    def _refusal(self, gemm: Gemm, policy: str) -> str | None:
         if policy == "tuned":
             return "it was not tuned"
         return "no family writes it" if gemm in self.refuses else None
@@ -56,11 +59,12 @@ class SampleSource:
     def prepare(self, gemms: Sequence[Gemm], device: Device, policy: str, arrived: Any) -> Any:
         from tirgemm.kernel_source import Preparation, run_in_background
 
+        del device
         self.asked += gemms
         self.groups.append(tuple(gemms))
         preparation = Preparation(tuple(gemms))
         stored = [gemm for gemm in gemms if gemm in self.stored]
-        refused = {gemm: self.refusal(gemm, device, policy) for gemm in gemms if gemm not in stored}
+        refused = {gemm: self._refusal(gemm, policy) for gemm in gemms if gemm not in stored}
 
         def make() -> None:
             if self.fails:

@@ -244,7 +244,9 @@ def test_the_commands_back_up_restore_and_prune(
         code, _, err = call("restore", "saved", "--data", "other", "--replace")
         assert (code, "in use" in err) == (1, True)
     code, out, _ = call("prune", "--older-than", "90d", "--keep-best", 3, "--dry-run")
-    words = "0 kernels, 0 audit entries, 0 batches and 0 blobs of no kernel (0 bytes) would be deleted\n"
+    words = (
+        "0 kernels, 0 audit entries, 0 batches, 0 events of jobs and 0 blobs of no kernel (0 bytes) would be deleted\n"
+    )
     assert (code, out) == (0, words)
     code, _, err = call("prune", "--older-than", "a while")
     assert (code, "as 90d" in err) == (2, True)

@@ -195,7 +195,7 @@ class JobLeaseContract(QueueFixtures):
         assert len(store.candidates(GEMM, DEVICE.key, "sustained")) == 1
         assert queue.finish(job.id, "w2", "done")
 
-    @pytest.mark.parametrize(("back", "beats"), [(3600.0, 10), (300.0, 88)])
+    @pytest.mark.parametrize(("back", "beats"), [(3600.0, 9), (300.0, 88)])
     def test_a_clock_of_the_database_that_goes_back_keeps_no_dead_worker_s_job_for_long(
         self, queue: JobQueue, clock: FakeClock, back: float, beats: int
     ) -> None:

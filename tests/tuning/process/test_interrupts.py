@@ -72,6 +72,23 @@ def test_the_second_press_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize(("presses", "error"), [(1, OSError), (2, KeyboardInterrupt)])
+def test_a_second_press_of_which_a_library_makes_an_error_of_its_own_is_one(
+    presses: int, error: type[BaseException]
+) -> None:
+    def work() -> None:
+        stop = threading.Event()
+        with stop_on_interrupt(stop, lambda: None):
+            for _ in range(presses):
+                with contextlib.suppress(KeyboardInterrupt):
+                    press()
+                    assert stop.wait(PATIENCE_S)
+            raise OSError("user-defined function raised exception")
+
+    with pytest.raises(error):
+        work()
+
+
 def test_a_second_press_that_a_callback_swallows_is_not_lost() -> None:
     def work() -> None:
         stop = threading.Event()

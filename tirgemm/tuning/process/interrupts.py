@@ -119,6 +119,10 @@ def stop_on_interrupt(
     try:
         with watcher:
             yield
+    except Exception as error:
+        if presses > 1:  # what a library has made of one in its callback
+            raise KeyboardInterrupt from error
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if presses > 1:  # one that a library's callback has swallowed
