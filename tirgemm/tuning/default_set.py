@@ -89,8 +89,8 @@ def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
     """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``.
 
     One that gives a row other bits than those that are stored, as each is for its part, is recorded as wrong, and the
-    range cut by the other defaults, ``MOST_CUTS`` times at most. Raises what else ends it, and RowsDiffer where some
-    still does.
+    range cut by the other defaults. Raises what else ends it, and RowsDiffer at the default number ``MOST_CUTS`` that
+    does.
     """
     whole.raise_if_cancelled()
     made: dict[SetPart, Member] = {}

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tests.waiting import until
+from tirgemm._user_folders import DATABASE
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -177,6 +178,21 @@ def await_locked(database: Database, connection: Connection, count: int) -> None
         return bool(connection.execute(waits).scalar() == count)
 
     until(waiting)
+
+
+def damage_page(database: Database, table: str) -> None:
+    """Overwrite the first page of a table of SQLite, which nobody has open any more."""
+    with database.read() as connection:
+        page, size = connection.execute(
+            text("SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = :table"),
+            {"table": table},
+        ).one()
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.engine.dispose()
+    with (database.data_dir / DATABASE).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
 
 
 @contextmanager

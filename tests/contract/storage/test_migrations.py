@@ -8,7 +8,7 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, MetaData, func, insert, select
 
-from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, candidate, kernel, key
+from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, candidate, damage_page, kernel, key
 from tirgemm._user_folders import DATABASE
 from tirgemm.errors import DamagedDatabase
 from tirgemm.events import BatchProposed
@@ -103,16 +103,8 @@ def test_a_damaged_file_of_an_older_schema_is_not_migrated(sqlite_database: Data
     folder = sqlite_database.data_dir
     with sqlite_database.write() as connection:
         command.downgrade(schema.alembic_config(connection), "0013")
-        page, size = connection.exec_driver_sql(
-            "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'candidates'"
-        ).one()
-    with sqlite_database.engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    sqlite_database.engine.dispose()
+    damage_page(sqlite_database, "candidates")
     file = folder / DATABASE
-    with file.open("r+b") as opened:
-        opened.seek((page - 1) * size)
-        opened.write(b"\xff" * size)
     damaged = file.read_bytes()
     with pytest.raises(DamagedDatabase, match=r"was not brought to schema .*put a backup back"):
         Database.embedded(folder)

@@ -9,9 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
-from tests.contract.storage.databases import candidate, unwritable
+from tests.contract.storage.databases import candidate, damage_page, unwritable
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
-from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
@@ -147,16 +146,7 @@ def test_a_database_that_was_found_to_be_damaged_is_named(service: Service) -> N
     kernel_record(service.store, REQUEST)
     assert service.http.get("/readyz").status_code == 200
     database = service.state.database
-    with database.write() as connection:
-        page, size = connection.exec_driver_sql(
-            "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'kernel_figures'"
-        ).one()
-    with database.engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    database.engine.dispose()
-    with (database.data_dir / DATABASE).open("r+b") as file:
-        file.seek((page - 1) * size)
-        file.write(b"\xff" * size)
+    damage_page(database, "kernel_figures")
     assert service.http.get("/", headers={"Accept": "text/html"}).status_code == 500
     assert service.http.get("/v1/kernels").status_code == 200, "what is whole is answered"
     answer = service.http.get("/readyz")
