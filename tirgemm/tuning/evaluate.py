@@ -29,8 +29,8 @@ from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.errors import MeasurementTimedOut
-from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SEARCH_SECONDS, SLOW_BASELINES
-from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
+from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SLOW_BASELINES
+from tirgemm.tuning.measure.race import RaceResult, fitting_race
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.measure.yardstick import Yardstick, answering
 from tirgemm.tuning.process import spans
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 MAX_ATTEMPTS = 2
 # The default ahead of the search, whose user waits for it: as often as a candidate, since it counts as one.
-FALLBACK_SAMPLES, FALLBACK_SECONDS = SEARCH_SAMPLES, SEARCH_SECONDS
+FALLBACK_SAMPLES, FALLBACK_SECONDS = SEARCH_SAMPLES, 0.1
 # Of how many of the fastest candidates the builds are kept: more than selection takes.
 KEPT_BUILDS = 8
 
@@ -273,9 +273,8 @@ class Evaluator:
     def race(
         self, entries: Mapping[str, bytes], baselines: Sequence[str], options: RaceOptions, *, confirm: bool = False
     ) -> RaceResult:
-        """``race``, or with ``confirm`` a ``confirmed_race``, on this workbench. Raises as they do."""
-        run = confirmed_race if confirm else race
-        return run(self.measurer, entries, baselines, options, self.cancel)
+        """A ``fitting_race`` on this workbench. Raises as it does."""
+        return fitting_race(self.measurer, entries, baselines, options, self.cancel, confirm=confirm)
 
     def built(self, build: Future[Binary]) -> Binary:
         """The build's result. Raises Cancelled, with the build given up, and whatever the build failed with."""

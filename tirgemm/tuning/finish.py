@@ -39,9 +39,9 @@ class FinishPlan:
     it is, in ``other_regime_s``.
     """
 
-    finalists: int = 4
+    finalists: int = 6
     samples: int = SAMPLES
-    selection_s: float = 2.0
+    selection_s: float = 1.0
     report_s: float = REPORT_SECONDS
     baselines: Literal["all", "quick", "none"] = "all"
     confirms: bool = True

@@ -19,15 +19,24 @@ _GEMM = Gemm.parse("1000x1000x1000:f32:nn")
 _ONE = 3 * 4_000_000  # A, B and D, whole multiples of 256 bytes
 
 
-def sets(free: int, contenders: int) -> int:
+def sets(free: int, contenders: int, gemm: Gemm = _GEMM) -> int:
     gpu: Any = SimpleNamespace(device=named_device("sm_90a"), free_bytes=lambda: free)
     backend: Any = SimpleNamespace(forget=lambda: None)
-    return sets_that_fit(_GEMM, contenders, gpu, backend)
+    return sets_that_fit(gemm, contenders, gpu, backend)
 
 
 def test_three_quarters_of_the_free_memory_are_shared_out() -> None:
     assert sets(free=8 * _ONE, contenders=1) == 6
     assert sets(free=8 * _ONE, contenders=3) == 2
+
+
+@pytest.mark.parametrize(("n", "wanted"), [(1000, 18), (4000, 6), (30_000, 1), (60_000, 1)])
+def test_there_are_as_many_sets_as_reach_four_times_the_l2(n: int, wanted: int) -> None:
+    """And no second one where the first does."""
+    gemm = Gemm.parse(f"1000x{n}x1000:f32:nn")
+    one, l2 = 4 * (1000 * 1000 + 2 * 1000 * n), named_device("sm_90a").limits.l2_bytes
+    assert sets(free=1 << 40, contenders=2, gemm=gemm) == wanted
+    assert wanted * one >= 4 * l2 > (wanted - 1) * one
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tirgemm import Gemm
 from tirgemm.errors import Cancelled, DoesNotFit, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.status import Status
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
-from tirgemm.tuning.measure.race import ATTEMPTS, RaceResult, confirmed_race, race
+from tirgemm.tuning.measure.race import ATTEMPTS, RaceResult, confirmed_race, fitting_race, race
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
 
@@ -120,6 +120,23 @@ def test_what_is_no_contenders_fault_is_raised_at_once(error: TirgemmError) -> N
     with pytest.raises(type(error)):
         run(made_up)
     assert len(made_up.runs) == 1
+
+
+def test_where_operands_for_each_do_not_fit_a_tuner_s_race_gives_all_the_same() -> None:
+    made_up = MadeUp(lambda _, count: DoesNotFit("it needs 1 TB") if count == 1 else None)
+    result = run(made_up, "theirs", how=fitting_race)
+    assert [(names, options.shared) for names, options in made_up.runs] == [
+        (["1", "2", "3", "theirs"], False),
+        (["1", "2", "3", "theirs"], True),
+    ]
+    assert list(result.samples) == list(ENTRIES)
+
+
+def test_what_does_not_fit_with_shared_operands_is_told() -> None:
+    made_up = MadeUp(dies_with("2", error=DoesNotFit("it needs 1 TB")))
+    with pytest.raises(DoesNotFit, match="it needs 1 TB"):
+        run(made_up, how=fitting_race)
+    assert [options.shared for _, options in made_up.runs] == [False, True]
 
 
 @pytest.mark.parametrize(

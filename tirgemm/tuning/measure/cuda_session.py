@@ -35,6 +35,7 @@ from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline, Tri
 from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOption, Call, choose
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
+from tirgemm.tuning.measure.hopeless import is_hopeless, stopping_rule
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.measure.torch_import import imported_torch
@@ -56,11 +57,9 @@ _WARM_CALLS = 3
 _SCREEN_US = 300.0
 _SCREEN_LAUNCHES = 100
 _SCREEN_ISOLATED = 3
-# A candidate this much slower than the best so far, beyond what one launch may cost, gets no second look.
-_HOPELESS, _LAUNCH_US = 1.5, 20.0
 _FINAL = StoppingRule(8, 0.1)
-# A call that takes so long is its own sample: what graphs and warm calls would add is nothing beside it.
-_LONG_US = 100_000.0
+# A call that takes so long tells what it takes; a longer one is its own sample, to which graphs would add nothing.
+_TELLING_US, _LONG_US = 2_000.0, 100_000.0
 
 Context = Callable[[], AbstractContextManager[Any]]
 _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
@@ -134,15 +133,14 @@ class CudaSession:
         graphs: list[Any] = []
         launches: dict[str, int] = {}
         blocks: dict[str, SampleBlock] = {}
+        each_us: dict[str, float] = {}
         try:
             for name, contender in contenders.items():
-                blocks[name], count = self._block(contender, options.regime, probe, graphs)
+                each_us[name], blocks[name], count = self._block(contender, options.regime, probe, graphs)
                 if count:
                     launches[name or "kernel"] = count
                 self._alive()
-            samples = alternate(
-                blocks, StoppingRule(options.min_samples, options.budget_s), self._alive, seed=options.seed
-            )
+            samples = alternate(blocks, stopping_rule(options, each_us), self._alive, seed=options.seed)
         finally:
             for graph in graphs:
                 call("cuGraphExecDestroy", graph)
@@ -221,7 +219,7 @@ class CudaSession:
             calls = _contender(context, candidate, itertools.islice(turn, _SCREEN_ISOLATED))
             return statistics.median(self._isolated(calls, None, self._host_ns(calls), _SCREEN_ISOLATED)())
         once = self._replayed(_contender(context, candidate, itertools.islice(turn, 1)))
-        if once > _HOPELESS * best + _LAUNCH_US:
+        if is_hopeless(once, best):
             return once
         launches = min(_SCREEN_LAUNCHES, max(1, round(_SCREEN_US / once)))
         return self._replayed(_contender(context, candidate, itertools.islice(turn, launches)))
@@ -248,7 +246,7 @@ class CudaSession:
         graphs: list[Any] = []
         try:
             blocks = {
-                str(i): self._block(_contender(context, candidate, range(count)), regime, None, graphs)[0]
+                str(i): self._block(_contender(context, candidate, range(count)), regime, None, graphs)[1]
                 for i, candidate in candidates.items()
             }
             samples = alternate(blocks, _FINAL, self._alive)
@@ -259,17 +257,18 @@ class CudaSession:
 
     def _block(
         self, contender: _Contender, regime: Regime, probe: Probe | None, graphs: list[Any]
-    ) -> tuple[SampleBlock, int]:
-        """How a contender takes its turn, and in the sustained regime the launches of a replay of the graph added."""
+    ) -> tuple[float, SampleBlock, int]:
+        """Microseconds of one call, roughly, how a contender takes its turn, and in the sustained regime the launches
+        of a replay of the graph added."""
         each_us, host_ns = self._warm(contender)
         if regime == "isolated":
-            return self._isolated(contender, probe, host_ns), 0
+            return each_us, self._isolated(contender, probe, host_ns), 0
         if each_us > _LONG_US:
-            return self._one_by_one(contender, probe), 0
+            return each_us, self._one_by_one(contender, probe), 0
         sets = len(contender.calls)
         count = sets * max(1, round(_REPLAY_US / (sets * each_us)))
         graphs.append(self._captured(contender, count))
-        return self._sustained(graphs[-1], count, probe), count
+        return each_us, self._sustained(graphs[-1], count, probe), count
 
     def _warm(self, contender: _Contender) -> tuple[float, int]:
         """Microseconds of one call, roughly, after the first, which loads code and allocates; nanoseconds to queue
@@ -277,8 +276,8 @@ class CudaSession:
         calls = contender.calls
         with contender.context():
             # Of the two only the second tells: the first loads code.
-            if self._once(contender, 0) > _LONG_US and (long := self._once(contender, 1)) > _LONG_US:
-                return long, 0
+            if self._once(contender, 0) > _TELLING_US and (long := self._once(contender, 1)) > _TELLING_US:
+                return long, self._host_ns(contender) if long <= _LONG_US else 0
             host_ns = self._host_ns(contender)
             first, last = self._gpu.event(), self._gpu.event()
             self._spin(_WARM_CALLS * host_ns)

@@ -26,7 +26,7 @@ class Operands:
 def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -> int:
     """Sets for each of ``contenders`` that own their operands. Raises DoesNotFit where one each is too many."""
     one = sum(layout.padded_bytes for layout in operand_layouts(gemm))
-    wanted = min(_SETS, max(2, -(-_ROTATION * gpu.device.limits.l2_bytes // one)))
+    wanted = min(_SETS, -(-_ROTATION * gpu.device.limits.l2_bytes // one))
     budget = gpu.free_bytes() * 3 // 4
     if budget < contenders * wanted * one:
         backend.forget()

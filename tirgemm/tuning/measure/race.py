@@ -8,8 +8,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from tirgemm.errors import TirgemmError
+from tirgemm.errors import DoesNotFit, TirgemmError
 from tirgemm.status import Status
 from tirgemm.tuning.measure.measurer import Measurer
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -100,6 +101,26 @@ def confirmed_race(
     if _is_close(result) and _call_seconds(result) * SWAP_CALLS < SWAP_SECONDS:
         return joined(result, race(measurer, entries, baselines, replace(options, swap=True), cancel))
     return result
+
+
+def fitting_race(
+    measurer: Measurer,
+    entries: Mapping[str, bytes],
+    baselines: Sequence[str],
+    options: RaceOptions,
+    cancel: Flag | None = None,
+    *,
+    confirm: bool = False,
+) -> RaceResult:
+    """``race``, or with ``confirm`` a ``confirmed_race``; where operands of its own for each contender do not fit, all
+    are given the same. Raises as these do."""
+    run = partial(confirmed_race if confirm else race, measurer, entries, baselines, cancel=cancel)
+    try:
+        return run(options)
+    except DoesNotFit:
+        if options.shared:
+            raise
+        return run(replace(options, shared=True))
 
 
 def joined(first: RaceResult, second: RaceResult) -> RaceResult:
