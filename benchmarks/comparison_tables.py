@@ -1,5 +1,5 @@
 """Tables that compare rows of one file: of suite ``breadth``, problems that change one thing with the problem that they
-change; of any suite, what two searches from nothing choose."""
+change; of any suite, what the efforts choose and how long they take, and what two searches from nothing choose."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.suite_tables import AVERAGED
 from benchmarks.tables import documents, geomean, not_yet, number, place, refusal, table
-from tirgemm.bench.effort_answers import AGAIN
+from tirgemm.bench.effort_answers import AGAIN, EFFORTS
 from tirgemm.bench.results import load
 from tirgemm.bench.suite_file import Suite
 from tirgemm.gemm import REGIMES, Gemm
@@ -73,4 +74,43 @@ def repeated(folder: Path, suites: Path) -> str:
     return table(head, lines, 2) if lines else not_yet(command)
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {"breadth": breadth, "repeated": repeated}
+def answers(folder: Path, suites: Path) -> str:
+    """What each effort chooses for the problems of the averaged suites, from nothing, beside the baselines and the
+    default, of the suites that were measured so."""
+    del suites
+    lines, names = [], BASELINES[::2]
+    for name in AVERAGED:
+        for document in documents(folder.parent, f"{name}.sustained", folder.name):
+            for variant in [one for one in EFFORTS if one != AGAIN]:
+                rows = [row for row in document["rows"] if row["variant"] == variant and row["status"] == "measured"]
+                ratios = {n: [row["baselines"].get(n, {}).get("ratio") for row in rows] for n in (*names, "default")}
+                behind = [str(sum(ratio is not None and ratio < 1 for ratio in ratios[n])) for n in names]
+                if rows:
+                    figures = [*(geomean(ratios[n]) for n in names), *behind, geomean(ratios["default"])]
+                    lines.append([f"{name}; {len(rows)}", variant, document["environment"]["date"][:10], *figures])
+    columns = [*(f"× {name}" for name in names), *(f"behind {name}" for name in names), "× default"]
+    head = ["suite; problems", "variant", "date", *columns]
+    command = "tirgemm bench square deepgemm llama skinny --recorded --variants default,tuned,zero_shot,quick,standard"
+    return table(head, lines, 3) if lines else not_yet(command)
+
+
+def answer_seconds(folder: Path, suites: Path) -> str:
+    """Seconds from the request to the certified kernel, by a worker whose processes are warm: each problem whose
+    answers were clocked, by effort."""
+    del suites
+    efforts = [name for name in EFFORTS if name != AGAIN]
+    parts = []
+    for document in (document for name in AVERAGED for document in documents(folder.parent, f"{name}.*", folder.name)):
+        clocked: dict[str, dict[str, float]] = {}
+        for row in document["rows"]:
+            if row.get("seconds") is not None:
+                clocked.setdefault(row["gemm"], {})[row["variant"]] = row["seconds"]
+        lines = [[f"`{gemm}`", *(number(of.get(name), 1) for name in efforts)] for gemm, of in clocked.items()]
+        if lines:
+            parts.append(f"{document['suite']}: {place(document)}\n\n{table(['gemm', *efforts], lines, 1)}")
+    return "\n\n".join(parts) or not_yet("tirgemm bench square --variants zero_shot,quick,standard --clock")
+
+
+TABLES: dict[str, Callable[[Path, Path], str]] = {
+    each.__name__: each for each in (breadth, repeated, answers, answer_seconds)
+}

@@ -46,3 +46,34 @@ def test_two_searches_of_a_problem_are_compared(tmp_path: Path) -> None:
     file.put(raced("64x64x512:f16:nt", "standard", 1.0, {}))
     table = comparison_tables.repeated(path.parent, tmp_path)
     assert cells(table, "judge-103") == ["sustained", "3", "3", "2 (67%)", "5.3%"]
+
+
+def test_what_efforts_choose_stands_beside_baselines_and_default(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "skinny.sustained.json"
+    assert "Not measured yet" in comparison_tables.answers(path.parent, tmp_path)
+    file = ResultsFile(path, "skinny", "sustained", environment(GPU, None, COMMIT), resume=False)
+    for text, us in (("64x64x64", 10.0), ("64x64x128", 5.0)):
+        baselines = {"torch.matmul": 9.0, "cublaslt_best": 12.0, "default": 10.0}
+        file.put(
+            raced(f"{text}:f16:nt", "quick", us, baselines),
+            raced(f"{text}:f16:nt", "tuned", 1.0, baselines),
+            raced(f"{text}:f16:nt", "standard_again", 1.0, baselines),
+        )
+    table = comparison_tables.answers(path.parent, tmp_path)
+    shown = ["quick", file.document["environment"]["date"][:10], "1.273 (0.900)", "1.697 (1.200)", "1", "0"]
+    assert cells(table, "skinny; 2") == [*shown, "1.414 (1.000)"]
+    assert len(table.splitlines()) == 3, "no row of another variant"
+
+
+def test_clocked_answers_have_their_seconds_by_effort(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "square.sustained.json"
+    assert "Not measured yet" in comparison_tables.answer_seconds(path.parent, tmp_path)
+    file = ResultsFile(path, "square", "sustained", environment(GPU, None, COMMIT), resume=False)
+    gemm = "64x64x64:f16:nt"
+    file.put(
+        raced(gemm, "zero_shot", 3.0, {}) | {"seconds": 0.84}, raced(gemm, "standard", 2.0, {}) | {"seconds": 11.0}
+    )
+    file.put(raced("64x64x128:f16:nt", "quick", 2.0, {}))
+    table = comparison_tables.answer_seconds(path.parent, tmp_path)
+    assert cells(table, f"`{gemm}`") == ["0.8", "", "11.0"]
+    assert "64x64x128" not in table
