@@ -21,7 +21,6 @@ from tirgemm.torch.operator_definition import define_operator, records_gradients
 from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
-    SLOWER,
     CallChoice,
     PreparedCall,
     ProductOperands,
@@ -29,7 +28,8 @@ from tirgemm.torch.prepared_call import (
     choose,
 )
 from tirgemm.torch.private_interfaces import FAKE_TENSORS, LEVEL, intercepted, transformed, watched
-from tirgemm.torch.served_calls import ServedCall, ServedCalls, served_call
+from tirgemm.torch.served_calls import SERVED as _SERVED
+from tirgemm.torch.served_calls import ServedCall, lasts, served_call
 
 PLAIN = tensor_calls.plain_tensors()
 # What stands for them while a graph is traced, too.
@@ -42,13 +42,10 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
     "silu": functional.silu,
 }
-_SERVED = ServedCalls()
 _kept = tensor_calls.kept_call()
 # Reasons for which a dense copy of x is tried where PyTorch's bits will not do: it begins at another address.
 _COPIED = (NO_KERNEL, "strides", "alignment")
 LOG = logging.getLogger("tirgemm.torch")
-# Kernels ask for no more, in bytes.
-_ALIGN = 16
 # What the launcher keeps calls for dependent launches by, in place of ``invariant``: as that, by identity.
 _DEPENDENT = "dependent", "dependent and invariant"
 # Calls that were to be invariant and are PyTorch's, as far as they were logged.
@@ -159,9 +156,10 @@ def _chosen(
             out = choice.run_rows(x, weight.mT, bias)
         except REFUSED:  # PyTorch computes it, or says what is wrong
             return reference(x, weight, bias, act)
-        # Where the kernel reads both as they are given.
-        if choice.columns_b and not choice.columns_a and (call := served_call(x, weight, choice)) is not None:
-            _SERVED.keep((x, weight, bias), how, call, generation)
+        if choice.columns_b and not choice.columns_a:  # where the kernel reads both as they are given
+            call = served_call(x, weight, choice, rows=x.dim() != 2)
+            if call is not None:
+                _SERVED.keep((x, weight, bias), how, call, generation)
         return out
     if invariant:
         if choice.reason in _COPIED:
@@ -172,20 +170,10 @@ def _chosen(
         result = reference(x, weight, bias, act)
         _tell(choice, weight)
         return result
-    if _lasts(choice.reason, x, weight, bias):
+    if lasts(choice.reason, x, weight, bias):
         # Until the table changes: each call in full would cost much more.
         _SERVED.keep((x, weight, bias), how, _pytorch(x, act), generation)
     return reference(x, weight, bias, act)
-
-
-def _lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether PyTorch computes every x of this shape, these strides and this dtype for this reason, wherever it lies
-    and whatever the memory of the weight becomes."""
-    if reason == "strides":
-        return bool(weight.is_contiguous())
-    if reason == NO_KERNEL:  # which none has for tensors that every kernel could read
-        return not any(tensor.data_ptr() % _ALIGN for tensor in (x, weight, bias) if tensor is not None)
-    return reason in (SLOWER, "empty operand")
 
 
 def _pytorch(like: Tensor, act: str) -> ServedCall:

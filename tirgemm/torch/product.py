@@ -5,10 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tirgemm.artifact import tensor_calls
 from tirgemm.torch.linear_call import PLAIN, traceable
 from tirgemm.torch.operator_definition import define_operator, records_gradients
 from tirgemm.torch.prepared_call import REFUSED, CallChoice, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.private_interfaces import intercepted
+from tirgemm.torch.served_calls import SERVED, ServedCall, lasts, served_call
+
+_kept = tensor_calls.kept_call()
+# What the launcher keeps products by, in place of an activation's name.
+_PRODUCT = "product"
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -22,12 +28,40 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
             return torch.matmul(a, b)
         result: Tensor = torch.ops.tirgemm.matmul(a, b)
         return result
+    kept: Tensor | None = _kept(a, b, None, _PRODUCT, False)
+    return _chosen(a, b) if kept is None else kept
+
+
+def _chosen(a: Tensor, b: Tensor) -> Tensor:
+    generation = SERVED.generation
     choice = matmul_choice(a, b)
+    call: ServedCall | None = None
+    out: Tensor | None = None
     if isinstance(choice, PreparedCall):
         try:
-            return choice.run(a, b) if a.dim() == b.dim() else choice.run_rows(a, b)
+            out = choice.run(a, b) if a.dim() == b.dim() else choice.run_rows(a, b)
         except REFUSED:  # PyTorch computes it, or says what is wrong
-            pass
+            return torch.matmul(a, b)
+        if not (choice.columns_a or choice.batch_of_one):
+            call = _served(a, b, choice)
+    elif lasts(choice.reason, a, b, None) and choice.reason != "strides" and a.is_contiguous():
+        call = _by_pytorch_alone
+    if call is not None:
+        # Until the table changes: each call in full would cost much more.
+        SERVED.keep((a, b, None), (_PRODUCT, False), call, generation)
+    return torch.matmul(a, b) if out is None else out
+
+
+def _served(a: Tensor, b: Tensor, choice: PreparedCall) -> ServedCall | None:
+    """The launcher's function for calls as this one, of b as the caller has it."""
+    call = served_call(a, b, choice, rows=a.dim() != b.dim())
+    if call is None or not choice.columns_b:
+        return call
+    by_columns = call
+    return lambda a, b, _: by_columns(a, b.mT, None)
+
+
+def _by_pytorch_alone(a: Tensor, b: Tensor, _: Tensor | None) -> Tensor:
     return torch.matmul(a, b)
 
 

@@ -12,11 +12,15 @@ from torch import Tensor
 
 from tirgemm.artifact import tensor_calls
 from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
-from tirgemm.torch.prepared_call import PreparedCall
+from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
 from tirgemm.torch.private_interfaces import LEVEL, QUESTIONS, empty_on
 
 # Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
 ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
+
+
+# Kernels ask for no more, in bytes.
+_ALIGN = 16
 
 
 class ServedCalls:
@@ -24,8 +28,9 @@ class ServedCalls:
     threads.
 
     The launcher keeps them, by the weight and the bias, the activation and which kernels may serve the call, all by
-    identity, and by the shape of x and whether it is dense. Layers of one kind share them. Entries go with their weight
-    and their bias, before another tensor can have the address. What else a call must be, the launcher checks; only
+    identity, and by the shape of x and whether it is dense. Layers of one kind share them, and a weight that is no
+    parameter, as a slice that is made for one call, has those of its kind. Entries go with their weight and their bias,
+    before another tensor can have the address. What else a call must be, the launcher checks; only
     dynamo must not be tracing, and that the ``data`` of a weight was set to a lazily negated view, which takes a
     private function of PyTorch, nobody sees. All is forgotten where there would be more than ``LIMIT`` kinds: weights
     may be slices of ever another length.
@@ -72,7 +77,8 @@ class ServedCalls:
     ) -> None:
         """Keep what computes x, weight and bias, chosen in that generation, unless the table has changed since."""
         weight, bias = tensors[1:]
-        kind = (weight.shape, weight.stride(), weight.dtype, weight.device, bias is None, how)
+        lies = weight.stride(), weight.data_ptr() % _ALIGN
+        kind = (weight.shape, lies, weight.dtype, weight.device, bias is None, how)
         with self._lock:
             if generation != self.generation:
                 return
@@ -94,9 +100,24 @@ class ServedCalls:
         return forget
 
 
-def served_call(x: Tensor, weight: Tensor, choice: PreparedCall) -> ServedCall | None:
-    """The launcher's function for calls as this one; None where PyTorch offers no exchange functions."""
-    shape, strides, rows = choice.shape, choice.strides, x.dim() != 2
+SERVED = ServedCalls()
+"""Those of this process: the launcher's cache is one."""
+
+
+def lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether PyTorch computes every x of this shape, these strides and this dtype for this reason, wherever it lies
+    and whatever the memory of the weight becomes."""
+    if reason == "strides":
+        return bool(weight.is_contiguous())
+    if reason == NO_KERNEL:  # which none has for tensors that every kernel could read
+        return not any(tensor.data_ptr() % _ALIGN for tensor in (x, weight, bias) if tensor is not None)
+    return reason in (SLOWER, "empty operand")
+
+
+def served_call(x: Tensor, weight: Tensor, choice: PreparedCall, *, rows: bool) -> ServedCall | None:
+    """The launcher's function for calls as this one, in which all dimensions of x before the last are one where they
+    are ``rows``; None where PyTorch offers no exchange functions."""
+    shape, strides = choice.shape, choice.strides
     if rows:
         shape = (*x.shape[:-1], choice.shape[-1])
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

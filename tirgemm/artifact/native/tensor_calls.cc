@@ -125,6 +125,9 @@ py::Object* New(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   return OrNone(api, given == 3 ? Result(api, call, args) : nullptr);
 }
 
+// Kernels ask for no more, in bytes.
+constexpr uint64_t kAlign = 16;
+
 // What was chosen for calls, by the layer, the shape, dtype and device of x and whether x is dense: a kernel that reads
 // dense ones is not put out by calls with others. Read and written with Python's lock held.
 struct Shape {
@@ -137,6 +140,11 @@ struct Shape {
 
   static bool Of(py::Object* tensor, Shape* out) {
     DLTensor view;
+    return Of(tensor, out, &view);
+  }
+
+  static bool Of(py::Object* tensor, Shape* out, DLTensor* seen) {
+    DLTensor& view = *seen;
     if (torch.dlpack->dltensor_from_py_object_no_sync(tensor, &view) != 0) {
       py::api().ErrClear();
       return false;
@@ -165,6 +173,32 @@ struct Layer {
   bool operator==(const Layer& other) const { return std::memcmp(this, &other, sizeof(Layer)) == 0; }
 };
 
+// What a weight is and how it lies, whether there is a bias, and as in Layer what else says what serves a call.
+struct WeightKind {
+  Shape weight;
+  int64_t strides[Shape::kMost] = {};
+  uint64_t misaligned = 0;
+  bool biased = false;
+  py::Object *act = nullptr, *kernels = nullptr;
+
+  // `args`: x, weight, bias or None, act, kernels.
+  static bool Of(py::Object* const* args, WeightKind* out) {
+    DLTensor view;
+    if (!Shape::Of(args[1], &out->weight, &view)) return false;
+    if (view.strides) std::memcpy(out->strides, view.strides, sizeof(int64_t) * static_cast<size_t>(view.ndim));
+    out->misaligned = (reinterpret_cast<uint64_t>(view.data) + view.byte_offset) % kAlign;
+    out->biased = args[2] != py::api().none;
+    out->act = args[3];
+    out->kernels = args[4];
+    return true;
+  }
+
+  bool operator==(const WeightKind& other) const {
+    return weight == other.weight && std::memcmp(strides, other.strides, sizeof(strides)) == 0 &&
+           misaligned == other.misaligned && biased == other.biased && act == other.act && kernels == other.kernels;
+  }
+};
+
 struct Hash {
   size_t operator()(const Layer& layer) const {
     return (reinterpret_cast<size_t>(layer.weight) >> 4) * 31 + (reinterpret_cast<size_t>(layer.bias) >> 4) +
@@ -174,6 +208,10 @@ struct Hash {
     size_t out = static_cast<size_t>(2 * shape.ndim + shape.dense);
     for (int i = 0; i < shape.ndim; ++i) out = out * 1000003 + static_cast<size_t>(shape.size[i]);
     return out;
+  }
+  size_t operator()(const WeightKind& kind) const {
+    return (*this)(kind.weight) * 31 + kind.biased + reinterpret_cast<size_t>(kind.act) +
+           reinterpret_cast<size_t>(kind.kernels);
   }
 };
 
@@ -189,6 +227,8 @@ constexpr size_t kMostShapes = 4096;
 using ByShape = std::unordered_map<Shape, Chosen, Hash>;
 std::unordered_map<int64_t, std::shared_ptr<ByShape>> kinds;
 std::unordered_map<Layer, std::shared_ptr<ByShape>, Hash> layers;
+// For weights that are made for one call, as the slices of a tensor of experts are.
+std::unordered_map<WeightKind, std::shared_ptr<ByShape>, Hash> unnamed;
 
 // What is let go may come back here: it is out of the table by then.
 void Drop(ByShape* kind) {
@@ -197,19 +237,34 @@ void Drop(ByShape* kind) {
   for (const auto& entry : dropped) py::api().DecRef(entry.second.function);
 }
 
+bool IsTensor(const py::Api& api, py::Object* object) {
+  py::Object* type = api.Type(object);
+  api.DecRef(type);
+  return type == torch.tensor;
+}
+
+// What was kept of calls with this weight and bias, or, of a weight that is no parameter, with others of its kind.
+const ByShape* OfLayer(const py::Api& api, py::Object* const* args) {
+  const auto layer = layers.find({args[1], args[2], args[3], args[4]});
+  if (layer != layers.end()) return layer->second.get();
+  WeightKind kind;
+  if (unnamed.empty() || !IsTensor(api, args[1]) || !WeightKind::Of(args, &kind)) return nullptr;
+  if (Negated(api, args[1])) return nullptr;
+  if (kind.biased && (!Plain(api, args[2]) || Negated(api, args[2]))) return nullptr;
+  const auto entry = unnamed.find(kind);
+  return entry == unnamed.end() ? nullptr : entry->second.get();
+}
+
 // (x, weight, bias or None, act, kernels) -> the result; None where nothing was kept of such a call, or it is not
 // taken.
 py::Object* Kept(py::Object*, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   if (given != 5) return OrNone(api, nullptr);
-  const auto layer = layers.find({args[1], args[2], args[3], args[4]});
-  if (layer == layers.end()) return OrNone(api, nullptr);
-  py::Object* type = api.Type(args[0]);
-  api.DecRef(type);
+  const ByShape* layer = OfLayer(api, args);
   Shape shape;
-  if (type != torch.tensor || !Shape::Of(args[0], &shape)) return OrNone(api, nullptr);
-  const auto entry = layer->second->find(shape);
-  if (entry == layer->second->end()) return OrNone(api, nullptr);
+  if (!layer || !IsTensor(api, args[0]) || !Shape::Of(args[0], &shape)) return OrNone(api, nullptr);
+  const auto entry = layer->find(shape);
+  if (entry == layer->end()) return OrNone(api, nullptr);
   // Another thread may forget it meanwhile.
   const Chosen chosen = entry->second;
   api.IncRef(chosen.function);
@@ -295,6 +350,9 @@ TIRGEMM_EXPORT void tirgemm_keep(int64_t kind, tirgemm::py::Object* weight, tirg
   if (!shapes) kinds[kind] = shapes = std::make_shared<ByShape>();
   if (shapes->size() >= kMostShapes) Drop(shapes.get());
   layers[{weight, bias, act, kernels}] = shapes;
+  py::Object* const args[] = {x, weight, bias, act, kernels};
+  WeightKind of_weight;
+  if (WeightKind::Of(args, &of_weight)) unnamed[of_weight] = shapes;
   Chosen& chosen = (*shapes)[shape];
   py::Object* before = chosen.function;
   api.IncRef(function);
@@ -313,6 +371,7 @@ TIRGEMM_EXPORT void tirgemm_forget(const void* tensor) {
 
 TIRGEMM_EXPORT void tirgemm_forget_all() {
   tirgemm::layers.clear();
+  tirgemm::unnamed.clear();
   const auto dropped = std::move(tirgemm::kinds);
   tirgemm::kinds.clear();
   for (const auto& entry : dropped) tirgemm::Drop(entry.second.get());
