@@ -17,7 +17,7 @@ from torch.nn import functional
 from tirgemm.artifact import tensor_calls
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import ACTIVATIONS
-from tirgemm.torch.operator_definition import define_operator, records_gradients
+from tirgemm.torch.operator_definition import records_gradients
 from tirgemm.torch.prepared_call import (
     NO_KERNEL,
     REFUSED,
@@ -73,12 +73,12 @@ def linear(
     activation.
     """
     if _is_dynamo_compiling():
-        return _traced(x, weight, bias, act, invariant, dependent_launch)
+        return traced_linear(x, weight, bias, act, invariant, dependent_launch)
     if (out := _kept(x, weight, bias, act, _DEPENDENT[invariant] if dependent_launch else invariant)) is not None:
         result: Tensor = out
         return result
     if _is_compiling():  # torch.export without dynamo
-        return _traced(x, weight, bias, act, invariant, dependent_launch)
+        return traced_linear(x, weight, bias, act, invariant, dependent_launch)
     return _chosen(x, weight, bias, act, invariant, dependent_launch)
 
 
@@ -201,13 +201,19 @@ def _tell(choice: Unserved, weight: Tensor) -> None:
         LOG.warning("PyTorch computes %s (%s), whose rows may have other bits in other batches", what, choice.reason)
 
 
-def _traced(
-    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
+def traced_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    act: str,
+    invariant: bool,
+    dependent_launch: bool,
+    prepack: bool = False,
 ) -> Tensor:
     """The call in a graph. What is not for the operator is PyTorch's own there too."""
     if not traceable(x, weight, *(() if bias is None else (bias,))):
         return reference(x, weight, bias, act)
-    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act, invariant, dependent_launch)
+    result: Tensor = torch.ops.tirgemm.linear(x, weight, bias, act, invariant, dependent_launch, prepack)
     return result
 
 
@@ -221,39 +227,3 @@ def traceable(first: Tensor, *others: Tensor) -> bool:
         return False
     # Not type(tensor), of which dynamo makes a guard that it cannot check for a parameter made within the graph.
     return all(not tensor.is_nested and tensor.__class__ in _TRACED for tensor in (first, *others))
-
-
-def _run(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    act: str,
-    invariant: bool = False,
-    dependent_launch: bool = False,
-) -> Tensor:
-    with torch.no_grad():  # what the operator is for, whatever mode its graph runs in
-        return linear(x, weight, bias, act, invariant, dependent_launch).contiguous()
-
-
-def _by_pytorch(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    act: str,
-    invariant: bool = False,
-    dependent_launch: bool = False,
-) -> Tensor:
-    """The same by PyTorch, whose shape counts while a graph is traced, and which is differentiated. Raises what PyTorch
-    raises."""
-    del invariant, dependent_launch
-    return reference(x, weight, bias, act).contiguous()
-
-
-define_operator(
-    # Graphs of versions that had neither ``invariant`` nor ``dependent_launch`` are run as before.
-    "linear(Tensor x, Tensor weight, Tensor? bias, str act, bool invariant=False, bool dependent_launch=False) "
-    "-> Tensor",
-    _run,
-    _by_pytorch,
-    _by_pytorch,
-)

@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.torch.linear_call import activation, forget_served, linear
-from tirgemm.torch.packed_weight import PackedWeight
+from tirgemm.torch.linear_operator import packed_linear
+from tirgemm.torch.packed_weight import PACKED_WEIGHTS
 
-_OWN = ("_act", "_packed", "_invariant", "_dependent_launch")
+_OWN = ("_act", "_prepack", "_invariant", "_dependent_launch")
 _is_scripting = torch.jit.is_scripting
 
 
@@ -21,18 +22,18 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
 
     Its parameters, their names and its state_dict are those of ``torch.nn.Linear``. ``act`` is an activation of a Gemm.
     ``prepack`` keeps, on a CPU, the weight in the order in which a kernel reads it, in fp32 beside the parameter; it is
-    packed again when the parameter is replaced or changed in place. A change that PyTorch does not count, such as one
-    through ``weight.data`` or a NumPy array of the same memory, is not seen: call ``repack`` then. ``invariant`` is as
-    that of ``linear``.
+    packed again when the parameter is replaced or changed in place, under torch.compile and torch.export too. A change
+    that PyTorch does not count, such as one through ``weight.data`` or a NumPy array of the same memory, is not seen:
+    call ``repack`` then. ``invariant`` is as that of ``linear``.
     """
 
     # For TorchScript.
     __constants__ = ["in_features", "out_features", "_act"]
-    __jit_ignored_attributes__ = ["_packed", "_invariant", "_dependent_launch"]
+    __jit_ignored_attributes__ = ["_prepack", "_invariant", "_dependent_launch"]
     __jit_unused_properties__ = ["act", "invariant", "dependent_launch", "packed_bytes"]
 
     _act: str = "none"
-    _packed: PackedWeight | None = None
+    _prepack: bool = False
     _invariant: bool = False
     _dependent_launch: bool = False
 
@@ -51,7 +52,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         super().__init__(in_features, out_features, bias, device, dtype)
         activation(act)
         self._act = act
-        self._packed = PackedWeight() if prepack else None
+        self._prepack = prepack
         self._invariant = invariant
 
     @classmethod
@@ -67,7 +68,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         shared.training = module.training
         activation(act)
         shared._act = act
-        shared._packed = PackedWeight() if prepack else None
+        shared._prepack = prepack
         shared._invariant = invariant
         return shared
 
@@ -89,26 +90,24 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     @property
     def packed_bytes(self) -> int:
         """Bytes that packed copies of the weight take now."""
-        return self._packed.nbytes if self._packed is not None else 0
+        return PACKED_WEIGHTS.nbytes(self._parameters.get("weight")) if self._prepack else 0
 
     def repack(self) -> None:
         """Forget the packed weight: it is packed again at the next call."""
-        if self._packed is not None:
-            self._packed.forget()
+        PACKED_WEIGHTS.forget(self._parameters.get("weight"))
 
     def forward(self, input: Tensor) -> Tensor:
         """``act(input @ weight.T + bias)``: (..., in_features) to (..., out_features)."""
         if _is_scripting():  # TorchScript reads no further
             return _scripted(input, self.weight, self.bias, self._act)
         # Another thread may undo ``accelerate`` meanwhile: then these are gone.
-        packed, act = getattr(self, "_packed", None), getattr(self, "_act", "none")
+        prepack, act = getattr(self, "_prepack", False), getattr(self, "_act", "none")
         invariant, dependent = getattr(self, "_invariant", False), getattr(self, "_dependent_launch", False)
         # As self.weight and self.bias, without a call in Python for each.
         own = self._parameters
         weight, bias = (own["weight"], own["bias"]) if "weight" in own and "bias" in own else (self.weight, self.bias)
-        if packed is not None and not torch.compiler.is_compiling():
-            result: Tensor = packed.linear(input, weight, bias, act, invariant, dependent)
-            return result
+        if prepack:
+            return packed_linear(input, weight, bias, act, invariant, dependent)
         return linear(input, weight, bias, act, invariant, dependent)
 
     def extra_repr(self) -> str:
@@ -119,13 +118,19 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
 
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
         """As that of a module, by which it is moved and cast; PyTorch may swap parameters then, and when it loads."""
-        forget_served(*self._parameters.values())
+        _forget(self)
         applied: Linear = super()._apply(fn, recurse)
         return applied
 
     def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
-        forget_served(*self._parameters.values())
+        _forget(self)
         super()._load_from_state_dict(*given, **more)
+
+
+def _forget(module: nn.Linear) -> None:
+    """Forget what is kept of calls with the parameters, and what is packed, so that PyTorch may swap them."""
+    forget_served(*module._parameters.values())
+    PACKED_WEIGHTS.forget(module._parameters.get("weight"))
 
 
 def _require_plain(module: nn.Linear) -> None:
@@ -165,7 +170,7 @@ def convert_to_kernel_linear(
 ) -> None:
     """Make ``module`` itself a Linear, so that whoever holds it, its hooks and its parameters stay as they are."""
     own: Any = module
-    own._packed = PackedWeight() if prepack else None
+    own._prepack = prepack
     own._invariant = invariant
     own._dependent_launch = dependent_launch
     module.__class__ = Linear  # last: another thread may call it
@@ -177,7 +182,7 @@ def restore_linear(module: nn.Linear) -> None:
     module.__class__ = _restored(type(module))
     for name in _OWN:
         module.__dict__.pop(name, None)
-    forget_served(*module._parameters.values())
+    _forget(module)
 
 
 def _restored(cls: type) -> type:

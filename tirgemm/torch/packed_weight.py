@@ -1,4 +1,4 @@
-"""``PackedWeight``: a weight on a CPU in the order in which a kernel reads it, kept until the weight changes."""
+"""``PackedWeights``: weights on a CPU in the order in which kernels read them, kept until they change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,66 +18,94 @@ from tirgemm.torch import linear_call
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.operator_definition import records_gradients
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall
+from tirgemm.torch.private_interfaces import CompiledRun, compiled_run
 
 # Where packed bytes begin: a line of the cache.
 _ALIGN = 64
+# Where a weight lies, and how often PyTorch has counted a change of it.
+_State: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """The bytes that ``kernel`` reads of ``weight``, as it was in this version in this ``memory``.
-
-    Both are held, so that no other weight can have their place.
-    """
+    """The bytes that ``kernel`` reads of a weight in this state. Its ``memory`` is held, so that no other one can have
+    the address."""
 
     kernel: Kernel
-    weight: Tensor
+    state: _State
     memory: Tensor
-    address: int
-    version: int
     data: Tensor
-
-    def is_of(self, weight: Tensor) -> bool:
-        """Whether ``weight`` is as it was when it was packed."""
-        return self.weight is weight and self.address == weight.data_ptr() and self.version == weight._version
 
 
 class PackedWeight:
-    """The packed copies of one layer's weight, one a kernel, of a kernel set one a member that ran. Safe from several
-    threads.
+    """The packed copies of one weight, one a kernel, of a kernel set one a member that ran.
 
-    A weight is packed again when it is another tensor, in other memory, or its version counter has changed; after a
-    call that records its gradients, and after a step of an optimizer that has its memory: fused optimizers do not
-    count. A tensor made in inference mode has no counter and is not kept. The memory of a weight that was moved is
-    freed at the next call, the copy for a kernel that was replaced once that weight is packed for another.
+    A graph of torch.compile that changes a parameter counts the change before it runs, when the old values are still
+    there. So a state that is seen first in such a run is not packed before that run is over: each run that changes the
+    weight begins with a state of its own.
     """
 
     def __init__(self) -> None:
+        self.packed: dict[tuple[str, int], _Packed] = {}
         self._lock = threading.Lock()
-        self._packed: dict[tuple[str, int], _Packed] = {}
-        _watch_optimizers()
-        with _all_lock:
-            _all.add(self)
+        self._seen: tuple[_State, weakref.ref[CompiledRun] | None] | None = None
 
-    def __reduce__(self) -> tuple[type[PackedWeight], tuple[()]]:
-        """What is copied and pickled: nothing, as the weight is packed anew."""
-        return PackedWeight, ()
+    def data(self, weight: Tensor, kernel: Kernel, member: int) -> Tensor | None:
+        """What a member of ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs
+        nothing, or not yet."""
+        key, state = (kernel.kernel_sha256, member), (weight.data_ptr(), weight._version)
+        known = self.packed.get(key)
+        if known is not None and known.state == state:
+            return known.data
+        size = int(kernel.functions.packed_bytes(member))
+        if size == 0 or not self._lasts(state):
+            return None
+        memory = torch.empty(size + _ALIGN, dtype=torch.uint8)
+        start = -memory.data_ptr() % _ALIGN
+        held, data = weight.detach(), memory[start : start + size]
+        kernel.functions.pack(held, data, member)
+        with self._lock:
+            # Of the weight as it was, or of kernels that were replaced.
+            stale = [name for name, each in self.packed.items() if each.state != state or not TABLE.offers(each.kernel)]
+            for name in stale:
+                del self.packed[name]
+            self.packed[key] = _Packed(kernel, (held.data_ptr(), state[1]), held, data)
+        return data
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all copies."""
-        return sum(packed.data.numel() for packed in self._packed.values())
+    def _lasts(self, state: _State) -> bool:
+        """Whether the weight stays as it is until PyTorch counts a change."""
+        seen = self._seen
+        if seen is None or seen[0] != state:
+            run = compiled_run()
+            self._seen = state, None if run is None else weakref.ref(run)
+            return run is None
+        return seen[1] is None or seen[1]() is None
 
     def forget(self) -> None:
         """Drop all copies."""
         with self._lock:
-            self._packed.clear()
+            self.packed.clear()
 
     @property
     def memories(self) -> list[Tensor]:
-        """The weights that are packed, as memory."""
+        """The memory of what is packed."""
         with self._lock:
-            return [packed.memory for packed in self._packed.values()]
+            return [each.memory for each in self.packed.values()]
+
+
+class PackedWeights:
+    """The packed weights of this process, each until it is no more. Safe from several threads.
+
+    A weight is packed again when it has other memory or its version counter has changed; after a call that records its
+    gradients, and after a step of an optimizer that has its memory: fused optimizers do not count. A tensor made in
+    inference mode has no counter and is not kept. The memory of a weight that was moved is freed once it is packed
+    again, as is the copy for a kernel that was replaced.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Tensor], PackedWeight]] = {}
+        # Entered again where memory is collected while it is held.
+        self._lock = threading.RLock()
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
@@ -85,53 +113,70 @@ class PackedWeight:
         """As ``tirgemm.torch.linear``, with the packed weight where the kernel takes one."""
         choice = linear_call.linear_choice(x, weight, bias, act, invariant, dependent_launch)
         if not isinstance(choice, PreparedCall) or choice.kernel.device.kind != "cpu":
-            if self._packed and records_gradients(weight):
-                self.forget()
+            if self._known and records_gradients(weight):
+                self.forget(weight)
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         if weight.is_inference() or choice.columns_a or not choice.columns_b:
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         try:
             rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
-            packed = self._of(choice.kernel, int(choice.kernel.functions.member(rows.shape[0])), weight)
+            functions = choice.kernel.functions
+            packed = self._of(weight).data(weight, choice.kernel, int(functions.member(rows.shape[0])))
             if packed is None:
                 return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
             # Whole: a view of a result could not be changed in place where gradients are recorded.
             out = torch.empty((*x.shape[:-1], choice.shape[-1]), dtype=choice.dtype, device=x.device)
             given = (rows, weight) if bias is None else (rows, weight, bias)
-            packed.kernel.functions.call_packed(*given, out if rows is x else out.view(choice.shape), packed.data)
+            functions.call_packed(*given, out if rows is x else out.view(choice.shape), packed)
         except REFUSED:
             return linear_call.linear(x, weight, bias, act, invariant, dependent_launch)
         return out
 
-    def _of(self, kernel: Kernel, member: int, weight: Tensor) -> _Packed | None:
-        """What a member of ``kernel`` reads of ``weight``, packed now unless it is as it was; None where it packs
-        nothing."""
-        key = kernel.kernel_sha256, member
-        known = self._packed.get(key)
-        if known is not None and known.is_of(weight):
-            return known
-        size = int(kernel.functions.packed_bytes(member))
-        if size == 0:
-            return None
-        memory = torch.empty(size + _ALIGN, dtype=torch.uint8)
-        start = -memory.data_ptr() % _ALIGN
-        data = memory[start : start + size]
-        held, version = weight.detach(), weight._version
-        kernel.functions.pack(held, data, member)
-        packed = _Packed(kernel, weight, held, held.data_ptr(), version, data)
+    def nbytes(self, weight: Tensor | None) -> int:
+        """Bytes of all copies of a weight."""
+        _, packed = self._known.get(id(weight), (None, None))
+        return 0 if packed is None else sum(each.data.numel() for each in list(packed.packed.values()))
+
+    def forget(self, weight: Tensor | None) -> None:
+        """Drop the copies of a weight, and refer to it no more: PyTorch swaps a parameter with another only where
+        nobody has a weak reference to it."""
         with self._lock:
-            # Of another weight, or of kernels that were replaced.
-            stale = [
-                name for name, known in self._packed.items() if not (known.is_of(weight) and TABLE.offers(known.kernel))
-            ]
-            for each in stale:
-                del self._packed[each]
-            self._packed[key] = packed
+            self._known.pop(id(weight), None)
+
+    def forget_memory_of(self, optimizer: Optimizer) -> None:
+        """Drop the copies of weights in the memory of an optimizer's parameters."""
+        with self._lock:
+            weights = [packed for _, packed in self._known.values()]
+        packed = {each: addresses for each in weights if (addresses := set(map(_address, each.memories)))}
+        if packed:
+            changed = {_address(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+            for each, addresses in packed.items():
+                if addresses & changed or None in changed:
+                    each.forget()
+
+    def _of(self, weight: Tensor) -> PackedWeight:
+        reference, packed = self._known.get(id(weight), (None, None))
+        if packed is not None and reference is not None and reference() is weight:
+            return packed
+        _watch_optimizers()
+        packed = PackedWeight()
+        with self._lock:
+            self._known[id(weight)] = weakref.ref(weight, self._gone(id(weight))), packed
         return packed
 
+    def _gone(self, address: int) -> Any:
+        """What forgets a weight that is no more."""
 
-_all: weakref.WeakSet[PackedWeight] = weakref.WeakSet()
-_all_lock = threading.Lock()
+        def forget(reference: weakref.ref[Tensor]) -> None:
+            with self._lock:
+                known = self._known.get(address)
+                if known is not None and known[0] is reference:
+                    del self._known[address]
+
+        return forget
+
+
+PACKED_WEIGHTS = PackedWeights()
 
 
 @cache
@@ -145,17 +190,7 @@ def _forget_changed(optimizer: Optimizer, args: Any, more: Any) -> None:
     del args, more
     # Of other compiled steps PyTorch counts the changes; a fused one's is not traced.
     if not torch.compiler.is_dynamo_compiling() or any(group.get("fused") for group in optimizer.param_groups):
-        _forget_memory_of(optimizer)
-
-
-def _forget_memory_of(optimizer: Optimizer) -> None:
-    with _all_lock:
-        packed = {each: addresses for each in _all if (addresses := set(map(_address, each.memories)))}
-    if packed:
-        changed = {_address(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-        for each, addresses in packed.items():
-            if addresses & changed or None in changed:
-                each.forget()
+        PACKED_WEIGHTS.forget_memory_of(optimizer)
 
 
 def _address(tensor: Tensor) -> int | None:

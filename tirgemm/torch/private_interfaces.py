@@ -7,9 +7,10 @@ of PyTorch. They were tried with PyTorch 2.13 on CPUs and 2.11 on an H200. ``__d
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
@@ -103,6 +104,31 @@ def redispatch_below_autograd(operator: Any, keys: Any, *args: Any, **more: Any)
 
 # As torch.compiler.disable, without importing dynamo before the first call.
 untraced: Callable[[Callable[..., Any]], Callable[..., Any]] = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+
+
+class CompiledRun:
+    """A run of a graph that torch.compile made. It lives until the run is over."""
+
+    __slots__ = ("__weakref__",)
+
+
+def compiled_run() -> CompiledRun | None:
+    """The outermost such run in which this thread is; None without one.
+
+    There is no public way to ask: it is kept as a local variable of the outermost function of AOTAutograd or Inductor
+    that is being executed, and goes with it.
+    """
+    frame: FrameType | None = sys._getframe()
+    outermost = None
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(("torch._functorch.", "torch._inductor.")):
+            outermost = frame
+        frame = frame.f_back
+    if outermost is None:
+        return None
+    run: CompiledRun = outermost.f_locals.setdefault("_tirgemm_run", CompiledRun())
+    return run
+
 
 QUESTIONS: tuple[ModeQuestion, ...] = (
     (deterministic, None),
