@@ -6,7 +6,7 @@
 Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
 ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module
-of each, and ``torch.matmul`` with ``out=``. They take turns, in an order drawn anew for every round, in blocks of calls
+of each, ``linear`` with a slice made for the call as its weight, ``matmul``, and ``torch.matmul`` with ``out=``. They take turns, in an order drawn anew for every round, in blocks of calls
 that are queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last
 call's return.
 
@@ -51,6 +51,10 @@ WAYS = {
     "torch.matmul": "matmul(a, bt, out=out)",
     "linear": "linear(a, b)",
     "torch.linear": "F.linear(a, b)",
+    "linear_slice": "linear(a, experts[1])",
+    "torch.linear_slice": "F.linear(a, experts[1])",
+    "matmul": "product(a, bt)",
+    "torch.matmul_new": "matmul(a, bt)",
     "Linear": "module(a)",
     "torch.Linear": "plain(a)",
 }
@@ -88,12 +92,14 @@ def main() -> int:
         "op": tirgemm_torch.matmul_op(kernel),
         "matmul": torch.matmul,
         "linear": tirgemm_torch.linear,
+        "product": tirgemm_torch.matmul,
         "F": torch.nn.functional,
         "module": tirgemm_torch.Linear.of(plain),
         "plain": plain,
         "a": a,
         "b": plain.weight,
         "bt": plain.weight.t(),
+        "experts": torch.stack([plain.weight] * 4),
         "out": torch.empty(gemm.m_max, gemm.n, dtype=dtype, device=place),
     }
     synchronise = torch.cuda.synchronize if device.kind == "cuda" else _nothing
