@@ -5,10 +5,10 @@
 
 Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
 ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
-``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module
-of each, ``linear`` with a slice made for the call as its weight, ``matmul``, and ``torch.matmul`` with ``out=``. They take turns, in an order drawn anew for every round, in blocks of calls
-that are queued without waiting; a sample is one block's time over its calls, from a synchronised start to the last
-call's return.
+``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module of
+each, ``linear`` with a slice made for the call as its weight, ``matmul``, and ``torch.matmul`` with ``out=``. They take
+turns, in an order drawn anew for every round, in blocks of calls that are queued without waiting; a sample is one
+block's time over its calls, from a synchronised start to the last call's return.
 
 On a CPU also one row through a layer of a model's size: ``layer`` packs its weight at each call, ``layer_packed`` keeps
 it (``prepack=True``), and ``torch.layer`` is PyTorch's product. There the weight counts, not the host.
