@@ -76,9 +76,9 @@ def repeated(folder: Path, suites: Path) -> str:
 
 def answers(folder: Path, suites: Path) -> str:
     """What each effort chooses for the problems of the averaged suites, from nothing, beside the baselines and the
-    default, of the suites that were measured so."""
+    default; suites with rows of these variants in the sustained regime."""
     del suites
-    lines, names = [], BASELINES[::2]
+    lines, names = [], ("torch.matmul", "cublaslt_best")
     for name in AVERAGED:
         for document in documents(folder.parent, f"{name}.sustained", folder.name):
             for variant in [one for one in EFFORTS if one != AGAIN]:

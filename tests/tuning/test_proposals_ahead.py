@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from tests.helpers.fake_workbench import FakeBench
 from tests.waiting import PATIENCE_S
 from tirgemm import Budget, Gemm
+from tirgemm.config import Config
 from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.hardware import named_device
 from tirgemm.tuning import search_loop
 from tirgemm.tuning.search.search import Proposal, Search
+from tirgemm.tuning.search_loop import SearchLoop
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
@@ -94,6 +98,30 @@ def test_what_is_built_is_measured_while_the_search_proposes(bench: FakeBench, m
     assert known[2] >= known[1] + 2
     assert (record.timings.ended, record.trials) == ("trials", 40)
     assert results.of(GEMM) == 39, "all but the default, which was measured before"
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "tried", "learns", "awaited", "at_once", "wants"),
+    [
+        (12, 16, False, 4, None, True),
+        (16, 40, False, 4, None, True),
+        (17, 40, False, 4, None, False),
+        (12, 15, False, 4, None, False),
+        (12, 16, True, 4, None, False),
+        (12, 16, False, 4, 4, False),
+        (12, 15, True, 0, 4, True),
+    ],
+)
+def test_a_model_that_learns_nothing_is_asked_before_half_of_the_last_batch_is_back(
+    in_flight: int, tried: int, learns: bool, awaited: int, at_once: int | None, wants: bool, bench: FakeBench
+) -> None:
+    """Where one problem is searched: of several others fill the time."""
+    search: Any = SimpleNamespace(model=SimpleNamespace(learns=learns), tried=tried)
+    loop = SearchLoop(tuning(bench), search, trials=20)
+    loop.awaited, loop.at_once = awaited, at_once
+    loop.building = {Future(): Proposal(Config("simt", ()), None) for _ in range(in_flight)}
+    with ThreadPoolExecutor(1) as loop.asker:
+        assert loop.wants_proposals() == wants
 
 
 def test_a_cancel_ends_a_search_that_proposes(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:

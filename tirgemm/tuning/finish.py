@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, TirgemmError, VerificationFailed
+from tirgemm.errors import Cancelled, DoesNotFit, TirgemmError, VerificationFailed
 from tirgemm.events import FinalistsRaced, KernelSelected, Phase, RaceEntry
 from tirgemm.families import family_named
 from tirgemm.gemm import REGIMES
@@ -132,7 +132,7 @@ class Selection:
         words = "the only one measured" if self.alone else f"among the best {len(self.finalists)}"
         tuning.enter(Phase.CHOOSING, words)
         self._result = RaceResult({}) if self.alone else _selection(tuning, self.finalists, self.default, plan)
-        self._swapped = not plan.confirms
+        self._swapped = not plan.confirms or self._result.shared
         self.left = self._running(self.finalists)
 
     def choose(self) -> tuple[Finalist, Choice]:
@@ -148,8 +148,12 @@ class Selection:
             stays = winner is (self.served if self.served in self.left else self.default)
             if stays or choice.lead >= 1 + SMALL_GAP or self._swapped:
                 return winner, choice
-            again = _selection(self.tuning, self.left, self.default, self.plan, swap=True)
-            self._result, self._swapped = joined(self._result, again), True
+            self._swapped = True
+            try:
+                again = _selection(self.tuning, self.left, self.default, self.plan, swap=True)
+            except DoesNotFit:  # where the first race has left less memory
+                return winner, choice
+            self._result = joined(self._result, again)
             self.left = self._running(self.left)
         raise VerificationFailed(f"none of the {len(self.finalists)} fastest candidates of {self.tuning.gemm} runs")
 

@@ -39,13 +39,13 @@ class SearchLoop:
 
     What is expected to be the best goes first, in one batch where a trained model expects it. Any other batch is at
     most ``BATCH``, and a quarter of the trials that are left, so that the model learns within the search. On a GPU the
-    next one is asked for when half of the last one's size has come back, or, of a model that learns nothing, as soon as
-    no more than two batches are in flight; in the ``asker``'s thread where there is one, so that measuring and builds
-    go on meanwhile. The search hears of what came back then once it has proposed. A batch whose expected gain is below
-    the effort's least waits for all results before it, and ends the search if that is so then. ``trials`` counts the
-    candidates that were proposed, with those that are recorded from earlier. With ``only`` so many more are tried, in
-    one batch, whatever the budget says. ``at_once`` bounds the batches of what is tried before anything is searched
-    for.
+    next one is asked for when half of the last one's size has come back, or, of a model that learns nothing and once
+    ``LEAST_TRIED`` were tried, as soon as no more than two batches are in flight; in the ``asker``'s thread where there
+    is one, so that measuring and builds go on meanwhile. The search hears of what came back then once it has proposed.
+    A batch whose expected gain is below the effort's least waits for all results before it, and ends the search if that
+    is so then. ``trials`` counts the candidates that were proposed, with those that are recorded from earlier. With
+    ``only`` so many more are tried, in one batch, whatever the budget says. ``at_once`` bounds the batches of what is
+    tried before anything is searched for.
     """
 
     at_once: int | None = None
@@ -161,8 +161,14 @@ class SearchLoop:
         waiting = len(self.building) + len(self.built)
         if self.pending_proposals:  # judged anew by every result that comes
             return not waiting or self._judged_after < self.results
-        has_learnt = self.awaited <= 0 or not (self.search.model.learns or self.search.tried < LEAST_TRIED)
-        return not waiting or (self.overlap and has_learnt and waiting <= 2 * BATCH)
+        return not waiting or (self.overlap and (self.awaited <= 0 or self.asks_ahead) and waiting <= 2 * BATCH)
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether the next batch need not wait for results of the last one. Of several problems others fill the
+        time."""
+        alone = self.asker is not None and self.at_once is None
+        return alone and not self.search.model.learns and self.search.tried >= LEAST_TRIED
 
     def propose(self) -> None:
         """Ask the search for a batch, or take the one that it was asked for, and submit its builds, if it is worth its

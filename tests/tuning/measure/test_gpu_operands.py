@@ -32,11 +32,17 @@ def test_three_quarters_of_the_free_memory_are_shared_out() -> None:
 
 @pytest.mark.parametrize(("n", "wanted"), [(1000, 18), (4000, 6), (30_000, 1), (60_000, 1)])
 def test_there_are_as_many_sets_as_reach_four_times_the_l2(n: int, wanted: int) -> None:
-    """And no second one where the first does."""
     gemm = Gemm.parse(f"1000x{n}x1000:f32:nn")
     one, l2 = 4 * (1000 * 1000 + 2 * 1000 * n), named_device("sm_90a").limits.l2_bytes
     assert sets(free=1 << 40, contenders=2, gemm=gemm) == wanted
     assert wanted * one >= 4 * l2 > (wanted - 1) * one
+
+
+@pytest.mark.parametrize(("k", "wanted"), [(64, 2), (512, 2), (1024, 1)])
+def test_what_is_read_of_a_large_problem_is_not_left_in_the_l2(k: int, wanted: int) -> None:
+    gemm, l2 = Gemm.parse(f"16384x16384x{k}:f16:nt"), named_device("sm_90a").limits.l2_bytes
+    assert (2 * 2 * 16384 * k > l2) == (wanted == 1)
+    assert sets(free=1 << 40, contenders=2, gemm=gemm) == wanted
 
 
 @pytest.mark.parametrize(

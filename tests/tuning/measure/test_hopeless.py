@@ -19,7 +19,8 @@ WHOLE, ONE_ROUND = StoppingRule(5, 0.05), StoppingRule(1, 0.0)
         ({"": 169.0, "yardstick": 100.0}, WHOLE),
         ({"": 171.0, "yardstick": 100.0}, ONE_ROUND),
         ({"": 20.0, "yardstick": 2.0}, WHOLE),
-        ({"": 171.0, "slow": 400.0, "yardstick": 100.0}, ONE_ROUND),
+        ({"": 171.0, "torch.matmul": 50.0, "yardstick": 400.0}, WHOLE),
+        ({"": 900.0, "torch.matmul": 100.0}, WHOLE),
         ({"": 30_000.0}, WHOLE),
     ],
 )

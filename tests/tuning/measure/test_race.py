@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -130,6 +131,20 @@ def test_where_operands_for_each_do_not_fit_a_tuner_s_race_gives_all_the_same() 
         (["1", "2", "3", "theirs"], True),
     ]
     assert list(result.samples) == list(ENTRIES)
+
+
+def test_a_race_is_kept_where_the_second_one_has_no_memory_left() -> None:
+    made_up = MadeUp(lambda _, count: DoesNotFit("it needs 1 TB") if count == 2 else None, US | {"2": 10.2})
+    result = fitting_race(cast(Measurer, made_up), ENTRIES, (), OPTIONS, confirm=True)
+    assert [(options.swap, options.shared) for _, options in made_up.runs] == [(False, False), (True, False)]
+    assert result.samples["two"].samples_us == (10.2,) * 4
+
+
+def test_a_race_with_swapped_buffers_is_never_one_with_shared_operands() -> None:
+    made_up = MadeUp(dies_with("2", error=DoesNotFit("it needs 1 TB")))
+    with pytest.raises(DoesNotFit):
+        fitting_race(cast(Measurer, made_up), ENTRIES, (), replace(OPTIONS, swap=True))
+    assert len(made_up.runs) == 1
 
 
 def test_what_does_not_fit_with_shared_operands_is_told() -> None:

@@ -193,18 +193,6 @@ def test_a_call_that_takes_long_is_its_own_sample(gpu: FakeGpu, us: float, graph
         assert taken == [us]
 
 
-@pytest.mark.parametrize(("us", "calls"), [(5_000.0, 3), (250_000.0, 2), (40.0, 5)])
-def test_what_takes_milliseconds_is_not_called_thrice_to_say_so(gpu: FakeGpu, us: float, calls: int) -> None:
-    """A first call, a second that tells, and one by which the host's queueing is timed, where it is not its own
-    sample."""
-    baseline = FakeBaseline(gpu, [us])
-    contender = cuda_session._contender(baseline.context, baseline.candidates([])[0], range(SETS))
-    each_us, host_ns = session_on(gpu)._warm(contender)
-    assert each_us == us
-    assert (host_ns > 0) == (calls > 2)
-    assert len(baseline.ran) == calls
-
-
 def test_a_first_call_that_loads_code_is_no_long_one(gpu: FakeGpu) -> None:
     baseline = FakeBaseline(gpu, [10.0])
     contender = cuda_session._contender(baseline.context, baseline.candidates([])[0], range(SETS))

@@ -58,8 +58,8 @@ _SCREEN_US = 300.0
 _SCREEN_LAUNCHES = 100
 _SCREEN_ISOLATED = 3
 _FINAL = StoppingRule(8, 0.1)
-# A call that takes so long tells what it takes; a longer one is its own sample, to which graphs would add nothing.
-_TELLING_US, _LONG_US = 2_000.0, 100_000.0
+# A call that takes so long is its own sample: what graphs and warm calls would add is nothing beside it.
+_LONG_US = 100_000.0
 
 Context = Callable[[], AbstractContextManager[Any]]
 _BASELINES: dict[str, Callable[[Gemm, int, int], Baseline]] = {
@@ -276,8 +276,8 @@ class CudaSession:
         calls = contender.calls
         with contender.context():
             # Of the two only the second tells: the first loads code.
-            if self._once(contender, 0) > _TELLING_US and (long := self._once(contender, 1)) > _TELLING_US:
-                return long, self._host_ns(contender) if long <= _LONG_US else 0
+            if self._once(contender, 0) > _LONG_US and (long := self._once(contender, 1)) > _LONG_US:
+                return long, 0
             host_ns = self._host_ns(contender)
             first, last = self._gpu.event(), self._gpu.event()
             self._spin(_WARM_CALLS * host_ns)

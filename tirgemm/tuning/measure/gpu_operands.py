@@ -1,4 +1,5 @@
-"""Operands of what is timed on a GPU: as many sets as rotating over four times the L2 takes, in fresh memory."""
+"""Operands of what is timed on a GPU: so many sets that they are four times the L2, two where the L2 holds all that is
+read of one, in fresh memory."""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ class Operands:
 
 def sets_that_fit(gemm: Gemm, contenders: int, gpu: Gpu, backend: CudaBackend) -> int:
     """Sets for each of ``contenders`` that own their operands. Raises DoesNotFit where one each is too many."""
-    one = sum(layout.padded_bytes for layout in operand_layouts(gemm))
-    wanted = min(_SETS, -(-_ROTATION * gpu.device.limits.l2_bytes // one))
+    layouts, l2 = operand_layouts(gemm), gpu.device.limits.l2_bytes
+    one = sum(layout.padded_bytes for layout in layouts)
+    read = sum(layout.padded_bytes for layout in layouts if layout.name != "d")
+    wanted = min(_SETS, max(1 if read > l2 else 2, -(-_ROTATION * l2 // one)))
     budget = gpu.free_bytes() * 3 // 4
     if budget < contenders * wanted * one:
         backend.forget()

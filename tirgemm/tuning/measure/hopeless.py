@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tirgemm.rounds import StoppingRule
 from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import YARDSTICK
 
 # So many times the best, beyond what one launch may cost.
 _TIMES, _LAUNCH_US = 1.5, 20.0
@@ -18,8 +19,8 @@ def is_hopeless(us: float, best_us: float) -> bool:
 
 def stopping_rule(options: RaceOptions, each_us: Mapping[str, float]) -> StoppingRule:
     """When there are samples enough of contenders that take ``each_us`` microseconds a call, roughly, the kernel under
-    the name "": those that the options ask for; one round where a search's candidate is hopeless beside the others."""
-    others = [us for name, us in each_us.items() if name]
-    if options.reason == "search" and others and is_hopeless(each_us[""], min(others)):
+    the name "": those that the options ask for; one round where a candidate is hopeless beside its yardstick."""
+    yardstick_us = each_us.get(YARDSTICK)
+    if yardstick_us is not None and is_hopeless(each_us[""], yardstick_us):
         return StoppingRule(1, 0.0)
     return StoppingRule(options.min_samples, options.budget_s)

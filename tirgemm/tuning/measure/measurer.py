@@ -48,7 +48,7 @@ _PACKAGES = {
 # For opening a device: a killed kernel may hold it for a while yet.
 _OPEN_S = 60.0
 SEARCH_SAMPLES = 5
-# On a GPU half of it is a yardstick's.
+# On a GPU for a candidate and its yardstick together.
 SEARCH_SECONDS = {"cpu": 0.1, "cuda": 0.05}
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from tirgemm.errors import DoesNotFit, TirgemmError
 from tirgemm.status import Status
@@ -34,6 +34,11 @@ class RaceResult:
 
     samples: dict[str, SampleSet]
     failed: dict[str, TirgemmError] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all ran on the same operands."""
+        return any(samples.conditions.get("shared", False) for samples in self.samples.values())
 
     def of(self, name: str) -> SampleSet:
         """An entry's samples. Raises what ended it."""
@@ -99,7 +104,8 @@ def confirmed_race(
     """
     result = race(measurer, entries, baselines, options, cancel)
     if _is_close(result) and _call_seconds(result) * SWAP_CALLS < SWAP_SECONDS:
-        return joined(result, race(measurer, entries, baselines, replace(options, swap=True), cancel))
+        with suppress(DoesNotFit):  # where the first has left less memory
+            return joined(result, race(measurer, entries, baselines, replace(options, swap=True), cancel))
     return result
 
 
@@ -112,15 +118,14 @@ def fitting_race(
     *,
     confirm: bool = False,
 ) -> RaceResult:
-    """``race``, or with ``confirm`` a ``confirmed_race``; where operands of its own for each contender do not fit, all
-    are given the same. Raises as these do."""
-    run = partial(confirmed_race if confirm else race, measurer, entries, baselines, cancel=cancel)
+    """``race``, or with ``confirm`` a ``confirmed_race``; where operands of its own for each contender do not fit, one
+    ``race`` in which all are given the same, which cannot be swapped. Raises as these do."""
     try:
-        return run(options)
+        return (confirmed_race if confirm else race)(measurer, entries, baselines, options, cancel)
     except DoesNotFit:
-        if options.shared:
+        if options.shared or options.swap:
             raise
-        return run(replace(options, shared=True))
+        return race(measurer, entries, baselines, replace(options, shared=True), cancel)
 
 
 def joined(first: RaceResult, second: RaceResult) -> RaceResult:

@@ -1,7 +1,7 @@
 """Yardsticks: the kernel of a problem that a search's candidates are timed beside on a GPU.
 
 Candidates are timed one after the other, and at the power limit the clock depends on what ran before: after a pause it
-is higher than it stays. In the same tenth of a second the clock is the same for both.
+is higher than it stays. In the same run the clock is the same for both.
 """
 
 from __future__ import annotations
