@@ -34,6 +34,7 @@ IMAGE, LOCAL_BASE = "localhost/tirgemm", "localhost/tirgemm-base"
 BUILD = ("buildah", "bud", "--isolation", "chroot", "--format", "docker", "--layers")
 MAX_BYTES = 10**9
 USER = 10001
+LOCKS = "tmp/tirgemm-locks"
 BILL = "usr/share/doc/tirgemm/sbom.cdx.json"
 GEMM, OTHER_GEMM = "129x65x77:f16:nn", "63x67x65:f16:nt"
 STOP_SECONDS = 20.0
@@ -133,6 +134,7 @@ def check_image(folder: Path) -> None:
     files = sum(searched(layer) for layer in layers)
     print(f"no secret in {files:,} files of all layers, nor in the variables")
     check_bill()
+    check_lock_folder()
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -174,6 +176,14 @@ def check_bill() -> None:
         unnamed |= set(debian) - debian_named
         assert not unnamed, unnamed
     print(f"bill of materials: valid CycloneDX 1.6, {len(python)} Python and {len(debian)} Debian packages")
+
+
+def check_lock_folder() -> None:
+    """The folder that a fresh volume of device locks takes its mode from may be written by everybody."""
+    with mounted() as root:
+        mode = (root / LOCKS).stat().st_mode & 0o7777
+    assert mode == 0o1777, oct(mode)
+    print(f"/{LOCKS} may be written by everybody")
 
 
 @contextmanager

@@ -63,6 +63,12 @@ def test_equal_problems_are_one_and_the_likeliest_gain_is_first(service: Service
     assert service.http.get(f"/v1/jobs/{batch['items'][0]['job']}").json()["batch"] == batch["id"]
 
 
+def test_shapes_may_have_a_range_of_rows(service: Service) -> None:
+    batch = post(service, shapes=[[67, 31], [41, 37]], problem={"m": "1..64", "dtype": "f32"}).json()
+    assert batch["states"] == {"queued": 2}
+    assert {item["gemm"] for item in batch["items"]} == {"1..64x67x31:f32:nt", "1..64x41x37:f32:nt"}
+
+
 def test_known_kernels_are_hits_whether_or_not_a_worker_lives(service: Service) -> None:
     request = JobRequest(Gemm.parse("11x67x31"), CPU)
     known = kernel_record(service.store, request, search={"effort": "standard"})
