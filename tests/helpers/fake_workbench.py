@@ -15,6 +15,7 @@ from tirgemm.config import Config
 from tirgemm.detect import device as detect
 from tirgemm.errors import BuildFailed, Cancelled
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, scalar_args, tensor_args
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
@@ -31,6 +32,13 @@ Fate = Callable[[Config], str]
 _AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _HERE = detect("cpu")
 CPU = _HERE.with_(arch="x86-64-v4", features=tuple(sorted({*_HERE.features, *_AVX512})))
+
+
+def gpu_bench() -> FakeBench:
+    """A bench whose device is a Hopper GPU."""
+    bench = FakeBench()
+    bench.device = named_device("sm_90a").with_(uuid="GPU-0", index=0)
+    return bench
 
 
 def hashed_us(config: Config) -> float:

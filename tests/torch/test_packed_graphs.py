@@ -18,6 +18,7 @@ import pytest
 
 from tests.helpers.packing_kernel import packing_kernel, packing_set
 from tests.torch.restored_table import restored_table
+from tests.torch.watched_kernel import noted_packs
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
@@ -40,15 +41,7 @@ def kernel() -> Iterator[Any]:
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> list[int]:
     """The addresses that were packed."""
-    seen: list[int] = []
-    real = kernel.functions
-
-    def pack(b: Any, data: Any, member: int) -> None:
-        seen.append(b.data_ptr())
-        real.pack(b, data, member)
-
-    monkeypatch.setattr(kernel, "functions", real._replace(pack=pack))
-    return seen
+    return noted_packs(kernel, monkeypatch)
 
 
 def layer(n: int = N, **more: Any) -> Any:
@@ -144,30 +137,30 @@ def test_a_changed_weight_is_packed_again_by_a_graph(change: Any, backend: str, 
     assert made.packed_bytes == COPY, "the old copy stays"
 
 
-class Updated(torch.nn.Module if torch else object):  # type: ignore[misc]  # types are checked where PyTorch is not installed
-    """A layer that changes its weight within its own graph, after it was used twice, and uses it again."""
+def updating(made: Any, again: bool) -> Any:
+    """A function that changes the weight of a layer within its own graph, after it was used twice, and uses it
+    again."""
 
-    def __init__(self, again: bool) -> None:
-        super().__init__()
-        self.layer, self.again = layer(), again
+    def forward(x: Any) -> Any:
+        y = made(x) + made(x[:2]).sum()
+        made.weight.mul_(2)
+        return y + made(x) if again else y
 
-    def forward(self, x: Any) -> Any:
-        y = self.layer(x) + self.layer(x[:2]).sum()
-        self.layer.weight.mul_(2)
-        return y + self.layer(x) if self.again else y
+    return forward
 
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_a_weight_that_its_own_graph_changes_is_never_stale(backend: str, again: bool, packs: list[int]) -> None:
-    model, x = Updated(again), rows()
-    plain = copy.deepcopy(model)
-    plain.layer._prepack = False
-    update, other = compiled(model, backend), compiled(model.layer, backend, dynamic=True)
+    made, x = layer(), rows()
+    unpacked = copy.deepcopy(made)
+    unpacked._prepack = False
+    plain, update = updating(unpacked, again), compiled(updating(made, again), backend)
+    other = compiled(made, backend, dynamic=True)
     for _ in range(3):
         assert torch.equal(update(x), plain(x))
-        assert torch.equal(other(x), wanted(plain.layer, x))
-        assert torch.equal(model.layer(x), wanted(plain.layer, x))
+        assert torch.equal(other(x), wanted(unpacked, x))
+        assert torch.equal(made(x), wanted(unpacked, x))
     assert len(packs) >= 3, "what is not packed tests nothing"
 
 

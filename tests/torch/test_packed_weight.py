@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.packing_kernel import packing_kernel, packing_set
+from tests.torch.watched_kernel import noted_packs
 from tirgemm.launch import Workspace
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -37,15 +38,7 @@ def loaded() -> Iterator[Any]:
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> list[int]:
     """The addresses that were packed."""
-    seen: list[int] = []
-    real = loaded.functions
-
-    def pack(b: Any, data: Any, member: int) -> None:
-        seen.append(b.data_ptr())
-        real.pack(b, data, member)
-
-    monkeypatch.setattr(loaded, "functions", real._replace(pack=pack))
-    return seen
+    return noted_packs(loaded, monkeypatch)
 
 
 def layer(**more: Any) -> Any:

@@ -1,4 +1,5 @@
-"""``watch``: a note of each call of a kernel, on whichever way a call of ``tirgemm.torch`` reaches the launcher."""
+"""Notes of each call of a kernel, on whichever way a call of ``tirgemm.torch`` reaches the launcher, and of each
+packing."""
 
 from __future__ import annotations
 
@@ -24,3 +25,16 @@ def watch(kernel: Kernel, note: Callable[[Any], None], monkeypatch: pytest.Monke
     kernel.raw = noted(real)
     monkeypatch.setattr(tensor_calls, "call_new", call_new)
     return kernel
+
+
+def noted_packs(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The addresses of the operands that ``kernel`` packs from now on."""
+    seen: list[int] = []
+    real = kernel.functions
+
+    def pack(b: Any, data: Any, member: int) -> None:
+        seen.append(b.data_ptr())
+        real.pack(b, data, member)
+
+    monkeypatch.setattr(kernel, "functions", real._replace(pack=pack))
+    return seen

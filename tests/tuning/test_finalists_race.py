@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.helpers.fake_workbench import FakeBench, gpu_bench, hashed_us
 from tirgemm import Budget, Gemm
 from tirgemm.errors import DoesNotFit
 from tirgemm.events import FinalistsRaced
-from tirgemm.hardware import named_device
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.tune import Tuning
@@ -27,9 +26,7 @@ def tuning(bench: FakeBench, **control: Any) -> Tuning:
 
 @pytest.fixture
 def bench() -> FakeBench:
-    bench = FakeBench()
-    bench.device = named_device("sm_90a").with_(uuid="GPU-0", index=0)
-    return bench
+    return gpu_bench()
 
 
 def test_a_standard_search_races_six_finalists_and_the_default_for_a_second(bench: FakeBench) -> None:

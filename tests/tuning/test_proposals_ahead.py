@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_workbench import FakeBench
+from tests.helpers.fake_workbench import FakeBench, gpu_bench
 from tests.waiting import PATIENCE_S
 from tirgemm import Budget, Gemm
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event
-from tirgemm.hardware import named_device
 from tirgemm.tuning import search_loop
 from tirgemm.tuning.search.search import Proposal, Search
 from tirgemm.tuning.search_loop import SearchLoop
@@ -59,9 +58,7 @@ def tuning(bench: FakeBench, gemm: Gemm = GEMM, **control: Any) -> Tuning:
 
 @pytest.fixture
 def bench() -> FakeBench:
-    bench = FakeBench()
-    bench.device = named_device("sm_90a").with_(uuid="GPU-0", index=0)
-    return bench
+    return gpu_bench()
 
 
 @pytest.fixture(autouse=True)

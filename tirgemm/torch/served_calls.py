@@ -101,7 +101,7 @@ class ServedCalls:
 
 
 SERVED = ServedCalls()
-"""Those of this process: the launcher's cache is one."""
+"""The served calls of this process, whose launcher has one cache."""
 
 
 def lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
