@@ -1,9 +1,11 @@
 """Measure how long a worker takes for a queue of jobs on one device of this host, and on several side by side.
 
 Real worker processes, each run on a fresh SQLite database in a temporary folder, so that none knows what another has
-measured; the clock starts when every device of the worker has had a job of its own. Runs on one device and on several
-alternate. The file is written after each; with ``--resume`` runs of the same jobs at the same commit that it has count,
-for a machine on which one command may not last long enough for all.
+measured; the clock starts when every device of the worker has had a job of its own, and the searches before it are the
+same on however many. Runs on one device and on several alternate, each turn of them with problems of its own. With
+``--jobs 1`` the devices that are idle help the search of the one job. The file is written after each run, with the rows
+of other settings that it has; with ``--resume`` runs of the same jobs at the same commit that it has count, for a
+machine on which one command may not last long enough for all.
 
 usage: python -m benchmarks.many_devices.measure [--jobs 40] [--out FILE [--resume]]     from the root of the repository
 """
@@ -24,19 +26,22 @@ from typing import Any
 from benchmarks.many_devices import document
 from benchmarks.many_devices.document import QueueRun
 from tirgemm import Gemm
-from tirgemm.bench.results import environment, figures_document, load, measured_at, write
+from tirgemm.bench.results import Row, environment, figures_document, load, measured_at, write
 from tirgemm.detect import devices
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable, ServiceError
+from tirgemm.errors import DeviceUnavailable, InvalidRequest, ServiceError
+from tirgemm.service.views.queries import trials_recorded
 from tirgemm.status import LIVE
 from tirgemm.tuning.budget import Budget
-from tirgemm.tuning_db import Database, JobQueue, JobRequest
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from verification import command
 from verification.service.processes import came
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
 POLL_SECONDS = 0.05
+# Candidates of a job that warms up: behind the first 16 of effort ``standard`` some that its evolution draws.
+WARMING_TRIALS = 24
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,44 +51,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if max(counts, default=1) > len(served):
         raise DeviceUnavailable(f"{max(counts)} devices were asked for; this host has {len(served)} of a kind")
     about = environment(served[0], ROOT, options.commit)
+    held = held_rows(options.out, about)
     same = {
         "jobs": options.jobs,
         "effort": options.effort,
         "trials": options.trials,
         "processes": options.processes,
-        "first_gemm": str(problems(options)[0]),
+        "first_gemm": str(problems(options, 0, 1)[0]),
     }
-    runs = {count: known_runs(options, same | {"devices": count}, about) for count in (1, *counts)}
+    of = {count: same | {"devices": count} for count in (1, *counts)}
+    origin = {"commit": about["commit"]}
+    runs = {count: known_runs(held, setting | origin) if options.resume else [] for count, setting in of.items()}
     for turn in range(options.turns):
         for count, of_count in runs.items():
             if len(of_count) > turn:
                 continue
-            of_count.append(run_queue(served[:count], options))
+            of_count.append(run_queue(served[:count], options, turn, max(runs)))
             print(f"turn {turn + 1}: {options.jobs} jobs on {count} devices: {of_count[-1]}", flush=True)
             rows = [
-                document.row_of(same | {"devices": count}, of_count, runs[1]) | measured_at(about, None)
+                document.row_of(of[count], of_count, runs[1]) | measured_at(about, None)
                 for count, of_count in runs.items()
                 if of_count
             ]
             if options.out is not None:
-                write(options.out, figures_document(document.SUITE, about, rows))
+                joined = {row["figure"]: row for row in (*held, *rows)}
+                write(options.out, figures_document(document.SUITE, about, list(joined.values())))
     for count, of_count in runs.items():
-        row = document.row_of(same | {"devices": count}, of_count, runs[1])
+        row = document.row_of(of[count], of_count, runs[1])
         print(f"{row['figure']}: {row['seconds']:.1f} s, {row['speedup']:.2f} times as fast as on one")
     return 0
 
 
-def known_runs(options: argparse.Namespace, same: Mapping[str, Any], about: Mapping[str, Any]) -> list[QueueRun]:
-    """With ``--resume`` the runs of the results file on devices of this key, of the ``same`` jobs at this commit."""
-    if not options.resume or options.out is None or not options.out.is_file():
+def held_rows(path: Path | None, about: Mapping[str, Any]) -> list[Row]:
+    """The rows of the results file. Raises InvalidRequest where they are of devices of another key."""
+    if path is None or not path.is_file():
         return []
-    held = load(options.out)
-    wanted = {**same, "commit": about["commit"]}
+    held = load(path)
+    if (key := held["environment"]["device_key"]) != about["device_key"]:
+        raise InvalidRequest(f"{path} was measured on {key}, not on {about['device_key']}: name another file")
+    return list(held["rows"])
+
+
+def known_runs(held: Sequence[Row], wanted: Mapping[str, Any]) -> list[QueueRun]:
+    """The runs of the row that is as ``wanted``."""
     return [
-        QueueRun(run["seconds"], tuple(run["measuring_s"]))
-        for row in held["rows"]
-        if held["environment"]["device_key"] == about["device_key"]
-        and all(row[name] == value for name, value in wanted.items())
+        QueueRun(run["seconds"], tuple(run["measuring_s"]), run.get("candidates"))
+        for row in held
+        if all(row[name] == value for name, value in wanted.items())
         for run in row["samples"]
     ]
 
@@ -96,27 +110,32 @@ def same_devices(kind: str) -> list[Device]:
     return [device for device in of_kind if device.key == of_kind[0].key]
 
 
-def problems(options: argparse.Namespace) -> list[Gemm]:
-    """As many as there are jobs, all of about one size, and none that records ship for."""
+def problems(options: argparse.Namespace, first: int, count: int) -> list[Gemm]:
+    """So many from the ``first``, all of about one size, and none that records ship for."""
     m, n, k = options.size
-    return [Gemm(m + 8 * number, n, k) for number in range(options.jobs)]
+    return [Gemm(m + 8 * number, n, k) for number in range(first, first + count)]
 
 
-def run_queue(served: Sequence[Device], options: argparse.Namespace) -> QueueRun:
-    """Tune the problems on a worker of its own. Raises ServiceError where a job fails."""
+def run_queue(served: Sequence[Device], options: argparse.Namespace, turn: int, most: int) -> QueueRun:
+    """Tune the problems of a turn on a worker of its own, behind those that warm it up: as many as the ``most`` devices
+    of a run. Raises ServiceError where a job fails."""
+    asked = problems(options, turn * options.jobs, options.jobs)
+    budget = Budget.of(options.effort, options.trials)
     with tempfile.TemporaryDirectory(prefix="tirgemm-jobs-") as folder, Database.embedded(Path(folder)) as database:
         queue = JobQueue(database)
         with worker(Path(folder), served, options):
-            _warm(queue, served, options)
+            _warm(queue, served[0], options, (turn + 1) * options.jobs, most)
             _await_report(queue)
             before = _measuring(queue)
             begun = time.perf_counter()
-            await_end(queue, [submit(queue, gemm, served[0], _budget(options)) for gemm in problems(options)])
+            await_end(queue, [submit(queue, gemm, served[0], budget) for gemm in asked])
             seconds = time.perf_counter() - begun
             _await_report(queue)
             after = _measuring(queue)
+        store, regime = SqlStore(database), JobRequest(asked[0], served[0]).regime
+        candidates = sum(trials_recorded(store, gemm, served[0].key, regime) for gemm in asked)
     spent = zip(before, after, strict=True)
-    return QueueRun(round(seconds, 2), tuple(round(end - start, 2) for start, end in spent))
+    return QueueRun(round(seconds, 2), tuple(round(end - start, 2) for start, end in spent), candidates)
 
 
 @contextmanager
@@ -135,22 +154,16 @@ def worker(folder: Path, served: Sequence[Device], options: argparse.Namespace) 
         process.wait(30)
 
 
-def _warm(queue: JobQueue, served: Sequence[Device], options: argparse.Namespace) -> None:
-    """Give every device of the worker jobs until each has measured."""
-    m, n, k = options.size
+def _warm(queue: JobQueue, device: Device, options: argparse.Namespace, first: int, most: int) -> None:
+    """Give the worker so many short jobs, and more until each of its devices has measured."""
     deadline = time.monotonic() + START_SECONDS
-    number = 0
+    budget = Budget.of(options.effort, min(options.trials or WARMING_TRIALS, WARMING_TRIALS))
     while not (measuring := _measuring(queue)) or not all(measuring):
         if time.monotonic() > deadline:
             raise ServiceError(f"the worker did not measure on every device within {START_SECONDS:.0f} s")
-        gemms = [Gemm(m + 8 * (options.jobs + number + i), n, k) for i in range(len(served))]
-        number += len(served)
-        await_end(queue, [submit(queue, gemm, served[0], _budget(options)) for gemm in gemms])
+        await_end(queue, [submit(queue, gemm, device, budget) for gemm in problems(options, first, most)])
+        first += most
         _await_report(queue)
-
-
-def _budget(options: argparse.Namespace) -> Budget:
-    return Budget.of(options.effort, options.trials)
 
 
 def submit(queue: JobQueue, gemm: Gemm, device: Device, budget: Budget) -> str:

@@ -22,19 +22,21 @@ from benchmarks.many_devices.document import QueueRun
 from benchmarks.many_devices.suites import dealt, join, shares_of_cpus, write_share
 from tests.service.support import CPU, ScriptedEngine
 from tests.waiting import PATIENCE_S, until
-from tirgemm import Gemm
+from tirgemm import Config, Gemm
 from tirgemm.bench.results import ResultsFile, environment, load, unmeasured_row
 from tirgemm.bench.suite_file import Suite
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable, ServiceError
+from tirgemm.errors import DeviceUnavailable, InvalidRequest, ServiceError
 from tirgemm.events import EventHandler
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.tuning.records import KernelRecord, SampleSet
+from tirgemm.status import Status
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 
 
 class TimedEngine(ScriptedEngine):
-    """An engine that has measured for 0.05 s a job."""
+    """An engine that has measured for 0.05 s a job, in which it tried two candidates and left one out."""
 
     measured_s = 0.0
 
@@ -50,6 +52,9 @@ class TimedEngine(ScriptedEngine):
     ) -> KernelRecord:
         time.sleep(0.12)  # longer than an idle engine takes to look for a job
         self.measured_s += 0.05
+        for number, status in enumerate((Status.MEASURED, Status.WRONG, Status.PRUNED)):
+            config = Config("x86", (("tile_m", 8 * (1 + number)),))
+            self.store.add_candidate(Candidate(request.gemm, request.device.key, request.regime, config, status))
         return super().tune(request, on_event, cancel, between_batches)
 
 
@@ -118,7 +123,60 @@ def test_the_same_jobs_are_run_on_one_device_and_on_all_of_the_host(tmp_path: Pa
     for row, devices in zip(document["rows"], (1, 2), strict=True):
         assert (row["devices"], row["jobs"], row["commit"], len(row["samples"])) == (devices, 3, "abc", 2)
         assert all(sum(run["measuring_s"]) == pytest.approx(0.15) for run in row["samples"])
-    assert "| 3 jobs on 2 devices | " in many_devices.jobs(file.parent, tmp_path)
+        assert [run["candidates"] for run in row["samples"]] == [6, 6]
+    assert "| 3 jobs on 2 devices | quick | 1000x4104x4104:f16:nt | " in many_devices.jobs(file.parent, tmp_path)
+
+
+ONE_JOB = (*OPTIONS[:2], "--jobs", "1", *OPTIONS[4:], "--effort", "standard", "--size", "4136", "4096", "4096")
+
+
+def test_rows_of_another_setting_stay_in_the_file(tmp_path: Path, scripted: dict[str, bool]) -> None:
+    file = tmp_path / many_devices.FILE
+    assert not scripted["fail"]
+    measure.main([*OPTIONS, "--out", str(file)])
+    before = load(file)["rows"]
+    measure.main([*ONE_JOB, "--out", str(file)])
+    measure.main([*ONE_JOB, "--commit", "abd", "--devices", "2", "--trials", "40", "--turns", "1", "--out", str(file)])
+    held = load(file)
+    assert list(many_devices.faults(held)) == []
+    assert held["environment"]["commit"] == "abd"
+    assert held["rows"][:2] == before
+    assert [(row["figure"], row["commit"], len(row["samples"])) for row in held["rows"]] == [
+        ("3 jobs on 1 device", "abc", 2),
+        ("3 jobs on 2 devices", "abc", 2),
+        ("1 job on 1 device, standard, 4136x4096x4096:f16:nt", "abc", 2),
+        ("1 job on 2 devices, standard, 4136x4096x4096:f16:nt", "abc", 2),
+        ("1 job on 1 device, standard, 40 trials, 4136x4096x4096:f16:nt", "abd", 1),
+        ("1 job on 2 devices, standard, 40 trials, 4136x4096x4096:f16:nt", "abd", 1),
+    ]
+    measure.main([*OPTIONS, "--commit", "abe", "--turns", "1", "--out", str(file)])
+    assert [row["commit"] for row in load(file)["rows"]] == ["abe", "abe", "abc", "abc", "abd", "abd"]
+
+
+def test_each_turn_has_problems_of_its_own_and_the_same_before_them_on_any_devices(
+    tmp_path: Path, scripted: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted, submit = list[str](), measure.submit
+    assert not scripted["fail"]
+
+    def noted(queue: JobQueue, gemm: Gemm, device: Device, budget: Budget) -> str:
+        submitted.append(f"{gemm.m_max} {budget.trials}")
+        return submit(queue, gemm, device, budget)
+
+    monkeypatch.setattr(measure, "submit", noted)
+    measure.main([*ONE_JOB, "--out", str(tmp_path / many_devices.FILE)])
+    first, second = ["4144 24", "4152 24", "4136 64"], ["4152 24", "4160 24", "4144 64"]
+    assert submitted == [*first, *first, *second, *second]
+
+
+def test_a_file_of_another_machine_is_left_as_it_is(tmp_path: Path, scripted: dict[str, bool]) -> None:
+    file = tmp_path / many_devices.FILE
+    assert not scripted["fail"]
+    text = '{"environment": {"device_key": "cuda:sm_90a:nvidia-h200:132"}, "rows": []}'
+    file.write_text(text)
+    with pytest.raises(InvalidRequest, match="was measured on cuda:sm_90a:nvidia-h200:132, not on cpu:"):
+        measure.main([*OPTIONS, "--out", str(file)])
+    assert file.read_text() == text
 
 
 def test_runs_that_the_file_has_are_not_run_again(
@@ -127,11 +185,11 @@ def test_runs_that_the_file_has_are_not_run_again(
     file, ran, run_queue = tmp_path / many_devices.FILE, list[int](), measure.run_queue
     assert not scripted["fail"]
 
-    def interrupted(served: Sequence[Device], options: Any) -> QueueRun:
+    def interrupted(served: Sequence[Device], options: Any, turn: int, most: int) -> QueueRun:
         ran.append(len(served))
         if len(ran) == 3:
             raise KeyboardInterrupt
-        return run_queue(served, options)
+        return run_queue(served, options, turn, most)
 
     monkeypatch.setattr(measure, "run_queue", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -161,25 +219,50 @@ def test_devices_that_are_not_here_are_refused(scripted: dict[str, bool]) -> Non
         measure.main(["--kind", "cuda"])
 
 
+ABOUT = {"jobs": 4, "devices": 2, "effort": "quick", "trials": None, "first_gemm": "1000x4104x4104:f16:nt"}
+
+
 def some_rows() -> dict[str, Any]:
-    runs, alone = [QueueRun(10.0, (6.0, 5.0)), QueueRun(12.0, (7.0, 7.0))], [QueueRun(22.0, (11.0,))]
-    return {"rows": [many_devices.row_of({"jobs": 4, "devices": 2}, runs, alone)]}
+    runs, alone = [QueueRun(10.0, (6.0, 5.0)), QueueRun(12.0, (7.0, 7.0))], [QueueRun(22.0, (11.0,))] * 3
+    return {"rows": [many_devices.row_of(ABOUT, runs, alone)]}
 
 
-def test_the_speedup_is_that_of_the_medians() -> None:
+def test_the_speedup_is_that_of_the_pairs() -> None:
     (row,) = some_rows()["rows"]
-    assert (row["seconds"], row["speedup"]) == (11.0, 2.0)
+    assert (row["seconds"], row["speedup"]) == (11.0, pytest.approx((2.2 + 22 / 12) / 2))
     assert row["measuring_share"] == pytest.approx((0.55 + 7 / 12) / 2)
+    assert "candidates" not in row, "of runs that did not count them"
+
+
+def test_the_table_says_of_each_row_what_it_was_measured_with() -> None:
+    made = {"processes": 64, "at": "2026-11-27T17:31:59+00:00"}
+    (queue,) = some_rows()["rows"]
+    about = {"jobs": 1, "devices": 2, "effort": "standard", "trials": 40, "first_gemm": "4136x4096x4096:f16:nt"}
+    runs, alone = [QueueRun(8.0, (6.0, 4.0), 40), QueueRun(10.0, (6.0, 6.0), 41)], [QueueRun(20.0, (15.0,), 44)] * 2
+    one = many_devices.row_of(about, runs, alone) | {"processes": 16, "at": "2026-11-29T01:02:03+00:00"}
+    document = {"environment": {"device": "NVIDIA H200"}, "rows": [queue | made, one]}
+    assert (one["candidates"], one["candidates_per_s"]) == (40.5, pytest.approx(4.55))
+    assert many_devices.jobs.__wrapped__(document).splitlines()[4:] == [  # type: ignore[attr-defined]
+        "| 4 jobs on 2 devices | quick | 1000x4104x4104:f16:nt | 2026-11-27 | 64 | 11 | 2.02 |  |  | 0.57 | 2 |",
+        "| 1 job on 2 devices | standard, 40 trials | 4136x4096x4096:f16:nt | 2026-11-29 | 16 | 9 | 2.25 | 40 | 4.5 "
+        "| 0.61 | 2 |",
+    ]
 
 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda rows: rows[0].update(speedup=2.5), "4 jobs on 2 devices: speedup is 2.5; the samples give 2.0"),
-        (lambda rows: rows[0]["alone"].clear(), "4 jobs on 2 devices has no runs, or none on one device beside them"),
+        (lambda rows: rows[0].update(speedup=2.5), "4 jobs on 2 devices: speedup is 2.5; the samples give 2.01"),
+        (lambda rows: rows[0]["alone"].pop(), "4 jobs on 2 devices has 2 runs beside 1 on one device"),
+        (lambda rows: rows[0]["samples"].clear(), "4 jobs on 2 devices has 0 runs beside 2 on one device"),
         (
             lambda rows: rows[0]["samples"][0].update(measuring_s=[6.0]),
             "4 jobs on 2 devices has a run of 10.0 s that measured for [6.0] s",
+        ),
+        (lambda rows: rows[0]["samples"][0].update(candidates=3), "4 jobs on 2 devices has a run of 3 candidates"),
+        (
+            lambda rows: rows[0].update(effort="standard"),
+            "4 jobs on 2 devices is of the setting 4 jobs on 2 devices, s",
         ),
         (lambda rows: rows.append(rows[0]), "4 jobs on 2 devices is there twice"),
     ],
@@ -188,7 +271,7 @@ def test_what_is_wrong_with_a_file_is_told(damage: Callable[[Any], None], senten
     document = some_rows()
     assert list(many_devices.faults(document)) == []
     damage(document["rows"])
-    assert sentence in list(many_devices.faults(document))
+    assert [words for words in many_devices.faults(document) if words.startswith(sentence)]
 
 
 def test_where_nothing_was_measured_the_table_says_how_to(tmp_path: Path) -> None:
