@@ -1,4 +1,4 @@
-"""``tirgemm db collect``: measure configs of many problems, to train a ranking model with."""
+"""``tirgemm db collect``: measure configs of many problems, to train a ranking model with or to ship the records."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def collect(
     configs: Annotated[int, typer.Option(min=1, help="About so many configs of each problem.")] = 16,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds in all, at most.")] = 600.0,
     seed: Annotated[int, typer.Option(min=0, help="Draws the configs.")] = 0,
+    recorded: Annotated[
+        bool,
+        typer.Option(
+            "--recorded",
+            help="The fastest recorded configs of each problem instead, "
+            "those of shipped records of another driver or TVM among them.",
+        ),
+    ] = False,
     data: Data = None,
     db: Url = None,
     lock_dir: LockDir = None,
@@ -38,6 +46,7 @@ def collect(
     """Measure configs of many problems and select none: what `tirgemm db train` learns from.
 
     Each family's default, the first of its ranking and others drawn at random; what is recorded is not measured again.
+    With --recorded what is recorded as the fastest, as far as it was not measured in this environment yet.
     Ctrl-C ends it; the same command goes on from there.
     """
     from tirgemm.detect import device as detect_device
@@ -45,7 +54,7 @@ def collect(
     from tirgemm.events import CandidateRecorded, Event
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.process.interrupts import stop_on_interrupt
-    from tirgemm.tuning.search.collection import configs_to_collect
+    from tirgemm.tuning.search.collection import configs_to_collect, recorded_configs
     from tirgemm.tuning.sweep import Sweep
     from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.tuning_task import Control
@@ -72,7 +81,12 @@ def collect(
         for gemm in wanted:
             try:
                 tuning = Tuning(gemm, workbench, named, Budget(configs, seconds), control=Control(on_event, stop=stop))
-                configs_of[gemm] = configs_to_collect(gemm, chosen, named, tuning.families, count=configs, seed=seed)
+                of = gemm, chosen, named, tuning.families
+                configs_of[gemm] = (
+                    recorded_configs(*of, store, count=configs)
+                    if recorded
+                    else configs_to_collect(*of, count=configs, seed=seed)
+                )
             except TirgemmError as error:
                 refused[str(gemm)] = str(error)
                 continue

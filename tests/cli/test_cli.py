@@ -447,6 +447,10 @@ def test_records_are_collected_without_a_kernel(run: Run) -> None:
     assert json.loads(run(*asked)[1])["statuses"] == {}
     counts = json.loads(run("db", "info", "--data", "one", "--json")[1])
     assert (counts["candidates"], counts["rows"]["kernels"]) == ({"measured": 2}, 0)
+    code, out, _ = run(*asked, "--recorded", "25x17x9:f32:nn")
+    collected = json.loads(out)
+    assert (code, collected["problems"], collected["statuses"]) == (0, 1, {}), "both are of this environment"
+    assert "no config of 25x17x9:f32:nn is recorded in sustained" in collected["refused"]["25x17x9:f32:nn"]
     code, _, err = run("db", "collect", "--device", "cpu", "--data", "one")
     assert (code, "--suite" in err) == (2, True)
 

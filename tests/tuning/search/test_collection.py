@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tirgemm import Gemm
+from tirgemm.config import Config
 from tirgemm.detect import device
-from tirgemm.families import supporting
+from tirgemm.errors import InvalidRequest
+from tirgemm.families import family_named, supporting
 from tirgemm.families.base import WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND, PROMISING
 from tirgemm.gemm import REGIMES, Regime
-from tirgemm.tuning.search.collection import DEPTH, RANKED, UNRANKED, configs_to_collect
+from tirgemm.tuning.search.collection import DEPTH, RANKED, UNRANKED, configs_to_collect, recorded_configs
 from tirgemm.tuning.search.neighbourhood import neighbours
+from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 H200 = device("sm_90a")
 
@@ -45,3 +52,24 @@ def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text
         ranked = set(family.shortlist(gemm, H200, regime, 64))
         assert {c for c in several if c.family == family.name} - ranked, "the ranking alone says nothing of one knob"
     assert configs != configs_to_collect(gemm, H200, regime, families, count=16, seed=2)
+
+
+def test_the_fastest_recorded_configs_are_collected_again_as_far_as_they_are_valid(tmp_path: Path) -> None:
+    gemm, here = Gemm.parse("1024x4096x512:f16:nt"), H200.with_(environment=(("driver", "580"), ("tvm", "0.27")))
+    mma, there = family_named("mma"), elsewhere(here)
+    one, two, three, four = mma.shortlist(gemm, here, "sustained", 4)
+    refused, gone = Config("mma", (("block_m", 7),)), Config("gone", ())
+    shipped = measured_on(there, gemm, [(one, 30.0), (refused, 1.0), (gone, 2.0), (two, 10.0), (three, 20.0)])
+    with Database.embedded(tmp_path / "data") as database:
+        store = LayeredStore(database, ship(tmp_path / "shipped", there, shipped))
+        store.put_device(here)
+        of = gemm, here, "sustained", [mma], store
+        assert recorded_configs(*of) == [two, three, one]
+        assert recorded_configs(*of, count=2) == [two, three]
+        # Under this clock everything takes three times as long: the same configs are collected where it is gone on.
+        for candidate in measured_on(here, gemm, [(two, 30.0), (four, 60.0)]):
+            store.add_candidate(candidate)
+        assert recorded_configs(*of, count=2) == [two, three]
+        assert recorded_configs(*of) == [two, three, one, four]
+        with pytest.raises(InvalidRequest, match="is recorded in isolated that is still valid; leave out --recorded"):
+            recorded_configs(gemm, here, "isolated", [mma], store)

@@ -3,7 +3,7 @@
 Of a family that ranks its configs and may be the fastest the first of the ranking are measured, which is where a model
 has to be right, some that differ from one of these in one knob, and some drawn from further down; of the others the
 default and what is drawn from their spaces. Families whose default is expected to be far behind are left out: the model
-has nothing to learn from by how much.
+has nothing to learn from by how much. Or what is recorded as the fastest is measured again, in this environment.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from itertools import islice
 
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.families import is_valid
 from tirgemm.families.base import Family, WithShortlist, rejected
 from tirgemm.families.choice import FAR_BEHIND, PROMISING
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.records.comparable_times import fastest
+from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.search.neighbourhood import neighbours
 
 CONFIGS = 16
@@ -63,6 +67,27 @@ def configs_to_collect(
             wanted = UNRANKED if ranking else each
             configs |= dict.fromkeys(_drawn(gemm, device, family, wanted - 1, draw))
     return list(configs)
+
+
+def recorded_configs(
+    gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], store: Store, *, count: int = CONFIGS
+) -> list[Config]:
+    """The ``count`` fastest recorded configs that the families' rules accept, fastest first; those of shipped records
+    of another driver or TVM among them.
+
+    What was shipped is ranked by its shipped times even where it has been measured here since, so that a collection
+    that goes on has the configs that it began with. Raises InvalidRequest where nothing is recorded.
+    """
+    offer = store.offer(gemm, device, regime)
+    offered = offer.candidates if offer is not None else ()
+    shipped = {candidate.config for candidate in offered}
+    own = [c for c in store.candidates(gemm, device.key, regime) if c.config not in shipped]
+    names = {family.name for family in families}
+    ranked = fastest([*offered, *own], len(offered) + len(own))
+    configs = [config for config in ranked if config.family in names and is_valid(gemm, config, device)]
+    if not configs:
+        raise InvalidRequest(f"no config of {gemm} is recorded in {regime} that is still valid; leave out --recorded")
+    return configs[:count]
 
 
 def _drawn(gemm: Gemm, device: Device, family: Family, count: int, draw: random.Random) -> list[Config]:
