@@ -8,7 +8,9 @@ usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later 
                                             a search over a range of m what a kernel set is cut by is kept, where it
                                             tried all sizes. The sizes of all that is shipped are added to
                                             tirgemm/bench/recorded_sides.json: no new seed draws them. What took 60
-                                            times its estimate was disturbed, and is left out
+                                            times its estimate was disturbed, and is left out. Of what was measured
+                                            again (`tirgemm db collect --recorded`) the samples of before, which do
+                                            not name their environment, are left out
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import servers
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
-from tirgemm.tuning.records import Candidate, CandidateKey, Status
+from tirgemm.tuning.records import SEARCHED, Candidate, CandidateKey, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest
 from tirgemm.tuning.records.json_values import merged
+from tirgemm.tuning.search.collection import CONFIGS
 from tirgemm.tuning.shipped_set import OFFERED
 from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning_db import shipped
@@ -72,7 +75,8 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
             known = candidates.get(candidate.key)
             sets = merged(known.sample_sets if known else (), candidate.sample_sets)
             candidates[candidate.key] = candidate.with_(sample_sets=sets)
-    compacted = _compacted(_of_sets(list(candidates.values()), {key: device for (key, _), device in devices.items()}))
+    classes = {key: device for (key, _), device in devices.items()}
+    compacted = _compacted(_of_sets(_of_one_environment(candidates.values(), classes), classes))
     written = []
     for model in dict.fromkeys(_model(key) for key, _ in devices):
         path = folder / shipped.file_of(model).name
@@ -92,6 +96,47 @@ def _disturbed(candidate: Candidate, devices: Mapping[tuple[str, str], Device]) 
     if not is_valid(gemm, config, device):
         return False
     return candidate.search_us > DISTURBED * family.predict_us(gemm, config, device, candidate.regime)
+
+
+def _of_one_environment(candidates: Iterable[Candidate], devices: Mapping[str, Device]) -> list[Candidate]:
+    """Of each candidate only the sample sets that name their environment, where one of its search's does, and of each
+    problem without what the clock of before alone makes the fastest."""
+    kept: list[Candidate] = []
+    for (key, *_), group in _problems(candidates).items():
+        # What a time is scaled by follows from all that are there: without some, others may look the fastest.
+        while key in devices and (outdone := _outdone(group, devices[key])):
+            group = [candidate for candidate in group if candidate.config not in outdone]
+        kept += map(_named, group)
+    return kept
+
+
+def _named(candidate: Candidate) -> Candidate:
+    """The candidate with the sample sets alone that name their environment, if one of its search's does."""
+    named = tuple(samples for samples in candidate.sample_sets if _names_environment(samples))
+    return candidate.with_(sample_sets=named) if any(samples.reason in SEARCHED for samples in named) else candidate
+
+
+def _names_environment(samples: SampleSet) -> bool:
+    return "fingerprint" in samples.conditions
+
+
+def _outdone(before: Sequence[Candidate], device: Device) -> set[Config]:
+    """What looks the fastest of a problem that was measured again because it was not itself, and ran under another
+    clock: today's families refuse it, or, by the samples of before, as many as are collected were faster, and these
+    were measured again."""
+    gemm, after = before[0].gemm, [_named(candidate) for candidate in before]
+    now = comparable_times(after)
+    nameless = [c.with_(sample_sets=tuple(s for s in c.sample_sets if not _names_environment(s))) for c in before]
+    earlier = {config: us for config, us in comparable_times(nameless).items() if us is not None}
+    named = {c.config for c in after if all(map(_names_environment, c.sample_sets))}
+    again = [us for config, us in earlier.items() if config in named]
+    best = min((us for config, us in now.items() if us is not None and config in named), default=0.0)
+    return {
+        config
+        for config, us in now.items()
+        if again and us is not None and config in earlier and config not in named and us <= best
+        if not is_valid(gemm, config, device) or sum(one <= earlier[config] for one in again) >= CONFIGS
+    }
 
 
 def _of_sets(candidates: Sequence[Candidate], devices: Mapping[str, Device]) -> list[Candidate]:
@@ -138,17 +183,22 @@ def _set_of(candidate: Candidate) -> tuple[Gemm, str, str]:
 
 def _compacted(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The candidates in their order, of each what its time follows from."""
-    problems: dict[tuple[str, Gemm, str], list[Candidate]] = {}
-    for candidate in candidates:
-        problems.setdefault((candidate.device_key, candidate.gemm, candidate.regime), []).append(candidate)
     compacted = []
-    for group in problems.values():
+    for group in _problems(candidates).values():
         times = comparable_times(group)
         limit = NEAR * min((us for us in times.values() if us is not None), default=0.0)
         for candidate in group:
             us = times.get(candidate.config)
             compacted.append(_compact(candidate, us is not None and us <= limit))
     return compacted
+
+
+def _problems(candidates: Iterable[Candidate]) -> dict[tuple[str, Gemm, str], list[Candidate]]:
+    """The candidates of each device class, problem and regime."""
+    problems: dict[tuple[str, Gemm, str], list[Candidate]] = {}
+    for candidate in candidates:
+        problems.setdefault((candidate.device_key, candidate.gemm, candidate.regime), []).append(candidate)
+    return problems
 
 
 def _compact(candidate: Candidate, is_near: bool) -> Candidate:
