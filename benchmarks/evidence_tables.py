@@ -9,6 +9,9 @@ from pathlib import Path
 from benchmarks.tables import table
 from tirgemm.bench.results import Document, Row, load
 from tirgemm.families import FAMILIES
+from tirgemm.hardware import named_device
+from verification.cases import dtypes
+from verification.emulated import ARCH
 from verification.evidence import FORMAT
 
 _NOT_CAUGHT = "not caught"
@@ -16,7 +19,6 @@ _NOT_CAUGHT = "not caught"
 _EMULATOR = "cpu"
 _EMULATED = {"emulated": "mutants on the emulator"}
 _ON_GPU = {"verified": "random cases", "mutants": "mutants", "sanitized": "compute-sanitizer"}
-_CPU_FAMILY = "x86"
 
 
 def evidence(folder: Path, suites: Path) -> str:
@@ -68,9 +70,10 @@ def _absent(folder: Path, documents: Iterable[Document]) -> Iterator[str]:
     there."""
     kinds = _EMULATED if folder.name == _EMULATOR else _ON_GPU
     present = {(document["kind"], document["family"]) for document in documents}
+    of_gpus = [name for name, family in FAMILIES.items() if dtypes(family, named_device(ARCH))]
     parts = []
     for kind, words in kinds.items():
-        families = [name for name in FAMILIES if name != _CPU_FAMILY and (kind, name) not in present]
+        families = [name for name in of_gpus if (kind, name) not in present]
         parts += [f"{words} of {', '.join(f'`{name}`' for name in families)}"] if families else []
     if parts:
         yield f"There is no file of {'; '.join(parts)}."

@@ -94,11 +94,11 @@ def small_cases(family: Family, device: Device, count: int, *, plain: bool) -> l
     """Random cases of problems that run in a fraction of a millisecond, with every schedule still of use to them.
 
     ``plain``: without activations or long epilogues, and with enough steps of k that every stage is used several times.
-    For ``simt`` there are also the rungs of the ladder, which choose what no search does.
+    For the ladder's family there are also its rungs, which choose what no search does.
     """
     draw = partial(_small_gemm, plain=plain, dtypes=dtypes(family, device))
     cases = random_cases(family, device, count, seed=7, draw=draw)
-    if family.name == "simt":
+    if family.name == ladder.FAMILY:
         gemm = Gemm.parse(_LADDER)
         cases += [Case(gemm, ladder.config(rung.name, gemm, device)) for rung in ladder.RUNGS]
     return cases

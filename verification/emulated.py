@@ -153,7 +153,7 @@ def smaller_source(emulator: Emulator, case: Case, device: Device) -> tuple[Gemm
 
     wanted = alterations.mutants(lowered(case.gemm, case.config, device.with_(uuid="", index=0, environment=()))[1])
     why = "the sites of every smaller problem are others"
-    for gemm in smaller(case):
+    for gemm in smaller(case, device):
         try:
             program = emulator.program(gemm, case)
             host, source = lower(program, device.arch)
@@ -280,6 +280,8 @@ def _wgmma(gemm: Gemm, case: Case) -> Program:
     return program(cut)
 
 
+# By name: an emulator is made for the instructions and the synchronisation of a family's kernels, and only here are
+# programs made of configs that the rules or the space of a small problem refuse, which the contract therefore lacks.
 EMULATORS: dict[str, Emulator] = {
     "simt": Emulator(_simt, _blocked),
     "mma": Emulator(_mma, _blocked),

@@ -7,6 +7,7 @@ lowers the kernel again and says whether its source is still that one.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tirgemm.device import Device
 
 FORMAT = "tirgemm-evidence/2"
 ROOT = Path(__file__).resolve().parents[1]
-# What a row depends on beside the family's own folder: a file of other sources is not gone on with.
+# What a row depends on beside its family's sources: a file of other sources is not gone on with.
 _SOURCES = (
     "tirgemm/families/base.py",
     "tirgemm/families/common",
@@ -28,9 +29,9 @@ _SOURCES = (
     "tirgemm/workload.py",
     "verification",
 )
-# What families share beside their own folders.
-_TENSORCORE = "tirgemm/families/tensorcore"
-_SHARED_BY = {"mma": (_TENSORCORE,), "wmma": (_TENSORCORE,)}
+# Where a family's folder is, and how its imports name what it shares with others.
+_FAMILIES = "tirgemm/families"
+_IMPORTED = re.compile(r"\btirgemm\.families\.(\w+)")
 # And a row of an emulator.
 _EMULATOR = "verification/emulator"
 _SUFFIXES = (".py", ".cu", ".h", ".cc")
@@ -112,13 +113,20 @@ def sources_sha256(family: str, kind: str = "") -> str:
     """Over every source text that a row of ``kind`` about ``family`` depends on."""
     digest = hashlib.sha256()
     emulator = (_EMULATOR,) if kind == "emulated" else ()
-    for name in (*_SOURCES, f"tirgemm/families/{family}", *_SHARED_BY.get(family, ()), *emulator):
+    for name in sorted({*_SOURCES, *family_sources(family), *emulator}):
         place = ROOT / name
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         for file in files:
             if file.suffix in _SUFFIXES:
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def family_sources(family: str) -> set[str]:
+    """A family's folder, and the folders and modules beside it that its imports name."""
+    texts = [file.read_text() for file in (ROOT / _FAMILIES / family).rglob("*.py")]
+    names = {name for text in texts for name in _IMPORTED.findall(text)} | {family}
+    return {f"{_FAMILIES}/{place.name}" for place in (ROOT / _FAMILIES).iterdir() if place.stem in names}
 
 
 def _device(head: dict[str, Any]) -> str:

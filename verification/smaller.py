@@ -7,34 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tirgemm.families.simt.tiling import PIPELINES
+from tirgemm.analysis.tile_shape import output_tile
+from tirgemm.device import Device
+from tirgemm.families import family_named
+from tirgemm.families.base import WithDerivedKnobs
+from tirgemm.families.common.knob_parts import knob_parts
 from tirgemm.gemm import Gemm, Range
 from verification.cases import Case
 
 # Sizes keep what they are by this many elements, so that every address keeps its alignment.
 _CLASS = 16
-# Tiles along m and along n: more where a block computes several, one after the other.
-_TILES = {"wgmma": 3}
+# Tiles along m and along n: more for a persistent kernel, whose blocks compute several, one after the other.
+_TILES, _PERSISTENT_TILES = 2, 3
 # How often each stage of shared memory is used, at least; more where fewer steps make other code.
 _ROUNDS = (3, 5, 9)
 
 
-def smaller(case: Case) -> Iterator[Gemm]:
+def smaller(case: Case, device: Device) -> Iterator[Gemm]:
     """The problem with fewer rows, columns and steps of k, from the smallest up, at last as it is.
 
-    Two tiles in m and n where it has two or more (of ``wgmma`` three, of a cluster), as many in n as ``raster``
-    divides; each stage in use several times, the same one last; every size and leading dimension congruent to its own
-    by 16 elements, and divisible by its tile or not as it was.
+    Two tiles, or clusters of them, in m and n where it has two or more (of a persistent kernel three), as many in n as
+    ``raster`` divides; each stage in use several times, the same one last; every size and leading dimension congruent
+    to its own by 16 elements, and divisible by its tile or not as it was.
     """
     gemm, knobs = case.gemm, dict(case.config.knobs)
-    tile_m, tile_n, tile_k = (
-        int(knobs.get(f"tile_{d}", knobs.get(f"block_{d}", 64))) * int(knobs.get(f"cluster_{d}", 1)) for d in "mnk"
-    )
+    parts = knob_parts(knobs)
+    tile_m, tile_n, tile_k = (int(parts.get(f"tile_{d}", 64)) * int(knobs.get(f"cluster_{d}", 1)) for d in "mnk")
     if knobs.get("swap"):
         tile_m, tile_n = tile_n, tile_m
-    further = _TILES.get(case.config.family, 2) - 1
-    stages = int(knobs.get("stages", PIPELINES.get(str(knobs.get("pipeline")), 2)))
-    split = int(knobs.get("split", 1))
+    tile = output_tile(gemm, case.config, device, gemm.m_max)
+    further = (_TILES if tile is None or tile.tiles is None else _PERSISTENT_TILES) - 1
+    family: object = family_named(case.config.family)
+    derived = family.derived_knobs(case.config) if isinstance(family, WithDerivedKnobs) else {}
+    stages = int(parts.get("stages", derived.get("stages", 2)))
+    split = int(parts.get("split", 1))
     raster = int(knobs.get("raster", 1))
 
     def last_stage(k: int) -> int:

@@ -266,6 +266,16 @@ def test_what_serves_every_family_knows_none_by_name() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_of_verification_only_the_emulators_know_families_by_name() -> None:
+    naming = {
+        path.name
+        for path in (ROOT / "verification").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in FAMILIES
+    }
+    assert naming == {"emulated.py"}
+
+
 def test_imports_go_round_in_no_circle() -> None:
     assert circles(module_edges()) == KNOWN_CIRCLES["modules"]
 

@@ -50,7 +50,7 @@ def case_of(family: str) -> Case:
 def test_smaller_problems_keep_alignment_and_edges(family: str) -> None:
     case = case_of(family)
     knobs = dict(case.config.knobs)
-    problems = list(smaller(case))
+    problems = list(smaller(case, H200))
     stages, split = knobs.get("stages", PIPELINES.get(knobs.get("pipeline"))), knobs.get("split", 1)
     step = knobs.get("tile_k", knobs.get("block_k")) * split
     assert len({-(-gemm.k // step) % stages for gemm in problems}) == 1
@@ -79,8 +79,18 @@ def test_smaller_problems_keep_alignment_and_edges(family: str) -> None:
 def test_a_small_problem_stays_as_it_is() -> None:
     gemm = Gemm.parse("7x40x16:f16:nt")
     case = case_of("mma")
-    assert {(actual.m, actual.n) for actual in smaller(Case(gemm, case.config))} == {(7, 40)}
-    assert all(actual.m == 7 and actual.k == 16 for actual in smaller(Case(gemm, case.config)))
+    assert {(actual.m, actual.n) for actual in smaller(Case(gemm, case.config), H200)} == {(7, 40)}
+    assert all(actual.m == 7 and actual.k == 16 for actual in smaller(Case(gemm, case.config), H200))
+
+
+@pytest.mark.parametrize(("reduction", "tiles"), [("kernel", 3), ("cluster", 2)])
+def test_blocks_of_a_persistent_kernel_compute_several_tiles_of_the_smaller_problem(reduction: str, tiles: int) -> None:
+    gemm, family = Gemm.parse("640x640x4096:f16:nt"), family_named("wgmma")
+    config = family.default(gemm, H200, "sustained").with_(
+        tile_m=64, tile_n=64, cluster_m=1, cluster_n=1, split=2, reduction=reduction
+    )
+    first = next(smaller(Case(gemm, config), H200))
+    assert (first.m, first.n) == (64 * tiles, 64 * tiles)
 
 
 def test_a_switched_source_has_every_mutant_in_its_line() -> None:
@@ -110,7 +120,7 @@ def test_rows_of_a_kernel_name_what_the_emulator_sees() -> None:
         if "wait_group" in job.mutant.what or job.mutant.where.endswith("steps"):
             assert rows[job]["status"] == emulated.WRONG
             assert "order" in rows[job]["message"]
-    assert {row["emulated"] for row in rows.values()} == {str(next(smaller(case)))}
+    assert {row["emulated"] for row in rows.values()} == {str(next(smaller(case, H200)))}
     assert emulated.kernel_rows(case, jobs, H200, threading.Lock(), time.monotonic() - 1) == {}
 
 

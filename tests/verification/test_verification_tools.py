@@ -323,6 +323,14 @@ def test_rows_of_other_sources_are_not_gone_on_with(tmp_path: Path) -> None:
     assert EvidenceFile(path, "verified", "wgmma", H200, commit="abc").rows == {}
 
 
+def test_evidence_depends_on_what_its_family_imports_of_others() -> None:
+    families = "tirgemm/families"
+    shared = {name: evidence.family_sources(name) for name in ("simt", "mma", "wgmma")}
+    assert all({f"{families}/{name}", f"{families}/base.py", f"{families}/common"} <= shared[name] for name in shared)
+    assert [name for name in shared if f"{families}/tensorcore" in shared[name]] == ["mma"]
+    assert evidence.family_sources("of_another_package") == set()
+
+
 COMMITTED = [path for path in sorted(RESULTS.rglob("*.json.gz")) if results.load(path).get("format") == evidence.FORMAT]
 
 

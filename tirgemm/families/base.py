@@ -163,7 +163,7 @@ class WithDerivedKnobs(Protocol):
     """A family whose config says by other knobs what most say by ``thread_m``, ``stages`` or ``split``."""
 
     def derived_knobs(self, config: Config) -> Mapping[str, Value]:
-        """Knobs of the usual names for the cost model, in addition to the config's."""
+        """Knobs of the usual names, for whoever goes by those, in addition to the config's."""
         ...
 
 

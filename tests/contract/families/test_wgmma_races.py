@@ -222,7 +222,7 @@ def test_the_command_runs_wgmma_on_smaller_problems_without_empty_parts() -> Non
     gemm = Gemm.parse("1..7x40x4104:bf16:tt:out=f32:batch=2:lda=8")
     knobs = _KNOBS | {"tile_n": 8, "stages": 2, "split": 10, "reduction": "kernel", "epilogue": "direct"}
     case = cases.Case(gemm, Config("wgmma", tuple(knobs.items())))
-    first, *_, last = smaller(case)
+    first, *_, last = smaller(case, _DEVICE)
     assert (first.n, last) == (24, gemm)
     with pytest.raises(InvalidConfig, match="one is empty"):
         emulated.EMULATORS["wgmma"].program(first, case)

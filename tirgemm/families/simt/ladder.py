@@ -194,7 +194,7 @@ def config(name: str, gemm: Gemm, device: Device, regime: Regime = "sustained") 
         raise InvalidRequest(
             f"rung {name} needs {knob}={knobs[knob]}; for {gemm} the choices are {', '.join(map(str, choices[knob]))}"
         )
-    made = Config("simt", tuple((knob, knobs[knob]) for knob in choices))
+    made = Config(FAMILY, tuple((knob, knobs[knob]) for knob in choices))
     for rule in RULES:
         reason = rule.check(gemm, made, device)
         if reason is not None:
