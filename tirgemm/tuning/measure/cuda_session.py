@@ -35,7 +35,7 @@ from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline, Tri
 from tirgemm.tuning.measure.baselines.tuned_baseline import Baseline, BaselineOption, Call, choose
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.gpu_operands import Operands, filled, sets_that_fit
-from tirgemm.tuning.measure.hopeless import is_hopeless, stopping_rule
+from tirgemm.tuning.measure.hopeless import is_hopeless, timed
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.measure.torch_import import imported_torch
@@ -133,14 +133,13 @@ class CudaSession:
         graphs: list[Any] = []
         launches: dict[str, int] = {}
         blocks: dict[str, SampleBlock] = {}
-        each_us: dict[str, float] = {}
         try:
             for name, contender in contenders.items():
-                each_us[name], blocks[name], count = self._block(contender, options.regime, probe, graphs)
+                blocks[name], count = self._block(contender, options.regime, probe, graphs)
                 if count:
                     launches[name or "kernel"] = count
                 self._alive()
-            samples = alternate(blocks, stopping_rule(options, each_us), self._alive, seed=options.seed)
+            samples = timed(blocks, options, self._alive)
         finally:
             for graph in graphs:
                 call("cuGraphExecDestroy", graph)
@@ -246,7 +245,7 @@ class CudaSession:
         graphs: list[Any] = []
         try:
             blocks = {
-                str(i): self._block(_contender(context, candidate, range(count)), regime, None, graphs)[1]
+                str(i): self._block(_contender(context, candidate, range(count)), regime, None, graphs)[0]
                 for i, candidate in candidates.items()
             }
             samples = alternate(blocks, _FINAL, self._alive)
@@ -257,18 +256,17 @@ class CudaSession:
 
     def _block(
         self, contender: _Contender, regime: Regime, probe: Probe | None, graphs: list[Any]
-    ) -> tuple[float, SampleBlock, int]:
-        """Microseconds of one call, roughly, how a contender takes its turn, and in the sustained regime the launches
-        of a replay of the graph added."""
+    ) -> tuple[SampleBlock, int]:
+        """How a contender takes its turn, and in the sustained regime the launches of a replay of the graph added."""
         each_us, host_ns = self._warm(contender)
         if regime == "isolated":
-            return each_us, self._isolated(contender, probe, host_ns), 0
+            return self._isolated(contender, probe, host_ns), 0
         if each_us > _LONG_US:
-            return each_us, self._one_by_one(contender, probe), 0
+            return self._one_by_one(contender, probe), 0
         sets = len(contender.calls)
         count = sets * max(1, round(_REPLAY_US / (sets * each_us)))
         graphs.append(self._captured(contender, count))
-        return each_us, self._sustained(graphs[-1], count, probe), count
+        return self._sustained(graphs[-1], count, probe), count
 
     def _warm(self, contender: _Contender) -> tuple[float, int]:
         """Microseconds of one call, roughly, after the first, which loads code and allocates; nanoseconds to queue
