@@ -6,9 +6,10 @@
 Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
 ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module of
-each, ``linear`` with a slice made for the call as its weight, ``matmul``, and ``torch.matmul`` with ``out=``. They take
-turns, in an order drawn anew for every round, in blocks of calls that are queued without waiting; a sample is one
-block's time over its calls, from a synchronised start to the last call's return.
+each, ``linear`` with a slice made for the call as its weight, ``matmul``, ``torch.matmul`` with ``out=``, and what is
+``left`` to PyTorch: ``linear`` and a module of a weight that no kernel is for, beside PyTorch's own. They take turns,
+in an order drawn anew for every round, in blocks of calls that are queued without waiting; a sample is one block's time
+over its calls, from a synchronised start to the last call's return.
 
 On a CPU also one row through a layer of a model's size: ``layer`` packs its weight at each call, ``layer_packed`` keeps
 it (``prepack=True``), and ``torch.layer`` is PyTorch's product. There the weight counts, not the host.
@@ -57,6 +58,10 @@ WAYS = {
     "torch.matmul_new": "matmul(a, bt)",
     "Linear": "module(a)",
     "torch.Linear": "plain(a)",
+    "linear_left": "linear(a, other)",
+    "torch.linear_left": "F.linear(a, other)",
+    "Linear_left": "left(a)",
+    "torch.Linear_left": "plain_left(a)",
 }
 BLOCK = 500
 BLOCKS = 60
@@ -84,6 +89,7 @@ def main() -> int:
     dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
     a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
     plain = torch.nn.Linear(gemm.k, gemm.n, bias=False, dtype=dtype, device=place)
+    other = torch.nn.Linear(gemm.k, 2 * gemm.n, bias=False, dtype=dtype, device=place)
     tirgemm_torch.register(kernel)
     names = {
         "raw": kernel.raw,
@@ -96,6 +102,9 @@ def main() -> int:
         "F": torch.nn.functional,
         "module": tirgemm_torch.Linear.of(plain),
         "plain": plain,
+        "left": tirgemm_torch.Linear.of(other),
+        "plain_left": other,
+        "other": other.weight,
         "a": a,
         "b": plain.weight,
         "bt": plain.weight.t(),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.suite_tables import AVERAGED
+from benchmarks.suite_tables import AVERAGED, mean_of_means
 from benchmarks.tables import documents, geomean, not_yet, number, place, refusal, table
 from tirgemm.bench.effort_answers import AGAIN, EFFORTS
 from tirgemm.bench.results import load
@@ -76,9 +76,10 @@ def repeated(folder: Path, suites: Path) -> str:
 
 def answers(folder: Path, suites: Path) -> str:
     """What each effort chooses for the problems of the averaged suites, from nothing, beside the baselines and the
-    default; suites with rows of these variants in the sustained regime."""
+    default; suites with rows of these variants in the sustained regime, and the mean over all where none is missing."""
     del suites
     lines, names = [], ("torch.matmul", "cublaslt_best")
+    averaged: dict[str, list[list[list[float | None]]]] = {}
     for name in AVERAGED:
         for document in documents(folder.parent, f"{name}.sustained", folder.name):
             for variant in [one for one in EFFORTS if one != AGAIN]:
@@ -88,6 +89,11 @@ def answers(folder: Path, suites: Path) -> str:
                 if rows:
                     figures = [*(geomean(ratios[n]) for n in names), *behind, geomean(ratios["default"])]
                     lines.append([f"{name}; {len(rows)}", variant, document["environment"]["date"][:10], *figures])
+                    averaged.setdefault(variant, []).append(list(ratios.values()))
+    for variant, of_suites in averaged.items():
+        if len(of_suites) == len(AVERAGED):
+            over_torch, over_cublaslt, over_default = map(mean_of_means, zip(*of_suites, strict=True))
+            lines.append(["**mean over the suites**", variant, "", over_torch, over_cublaslt, "", "", over_default])
     columns = [*(f"× {name}" for name in names), *(f"behind {name}" for name in names), "× default"]
     head = ["suite; problems", "variant", "date", *columns]
     command = "tirgemm bench square deepgemm llama skinny --recorded --variants default,tuned,zero_shot,quick,standard"

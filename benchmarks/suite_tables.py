@@ -119,14 +119,14 @@ def summary(folder: Path, suites: Path) -> str:
             lines += [[group, *map(geomean, suite.columns(gemms))] for group, gemms in suite.groups.items()]
             averaged += [suite.columns(suite.gemms)] if suite.name in AVERAGED else []
         if len(averaged) == len(AVERAGED):
-            lines.append([f"**mean over {', '.join(AVERAGED)}**", *map(_mean_of_means, zip(*averaged, strict=True))])
+            lines.append([f"**mean over {', '.join(AVERAGED)}**", *map(mean_of_means, zip(*averaged, strict=True))])
         if lines:
             head = ["suite", *(f"tuned × {name}" for name in BASELINES), "default × torch.matmul", "default / tuned"]
             parts.append(f"{regime}; geometric mean (least)\n\n{table(head, lines, 1)}")
     return "\n\n".join(parts) or _NOT_YET
 
 
-def _mean_of_means(columns: Sequence[Sequence[float | None]]) -> str:
+def mean_of_means(columns: Sequence[Sequence[float | None]]) -> str:
     """The geometric mean of the suites' geometric means, with the least over all shapes."""
     suites = [[ratio for ratio in ratios if ratio is not None] for ratios in columns]
     if not all(suites):

@@ -65,6 +65,20 @@ def test_what_efforts_choose_stands_beside_baselines_and_default(tmp_path: Path)
     assert len(table.splitlines()) == 3, "no row of another variant"
 
 
+def test_the_mean_over_the_suites_needs_all_of_them(tmp_path: Path) -> None:
+    """Each suite counts once, however many problems it has."""
+    times = {"square": [10.0, 10.0, 10.0], "deepgemm": [5.0], "llama": [20.0], "skinny": [40.0]}
+    for name, each in times.items():
+        assert "mean over" not in comparison_tables.answers(tmp_path / "gpu", tmp_path)
+        path = tmp_path / "gpu" / f"{name}.sustained.json"
+        file = ResultsFile(path, name, "sustained", environment(GPU, None, COMMIT), resume=False)
+        beside = {"torch.matmul": 10.0, "cublaslt_best": 20.0, "default": 10.0}
+        file.put(*(raced(f"64x64x{64 * (i + 1)}:f16:nt", "quick", us, beside) for i, us in enumerate(each)))
+    table = comparison_tables.answers(tmp_path / "gpu", tmp_path)
+    means = ["**0.707** (0.250)", "**1.414** (0.500)", "", "", "**0.707** (0.250)"]
+    assert cells(table, "**mean over the suites**") == ["quick", "", *means]
+
+
 def test_clocked_answers_have_their_seconds_by_effort(tmp_path: Path) -> None:
     path = tmp_path / "gpu" / "square.sustained.json"
     assert "Not measured yet" in comparison_tables.answer_seconds(path.parent, tmp_path)
