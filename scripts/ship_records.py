@@ -9,8 +9,8 @@ usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later 
                                             tried all sizes. The sizes of all that is shipped are added to
                                             tirgemm/bench/recorded_sides.json: no new seed draws them. What took 60
                                             times its estimate was disturbed, and is left out. Of what was measured
-                                            again (`tirgemm db collect --recorded`) the samples of before, which do
-                                            not name their environment, are left out
+                                            again (`tirgemm db collect --recorded`) the samples of other
+                                            environments, and those that name none, are left out
 """
 
 from __future__ import annotations
@@ -99,42 +99,52 @@ def _disturbed(candidate: Candidate, devices: Mapping[tuple[str, str], Device]) 
 
 
 def _of_one_environment(candidates: Iterable[Candidate], devices: Mapping[str, Device]) -> list[Candidate]:
-    """Of each candidate only the sample sets that name their environment, where one of its search's does, and of each
-    problem without what the clock of before alone makes the fastest."""
+    """Of each candidate that was measured in the newest environment of its problem only the sample sets of that, and of
+    each problem without what another clock alone makes the fastest."""
     kept: list[Candidate] = []
     for (key, *_), group in _problems(candidates).items():
+        if (newest := _newest_environment(group)) is None:
+            kept += group
+            continue
         # What a time is scaled by follows from all that are there: without some, others may look the fastest.
-        while key in devices and (outdone := _outdone(group, devices[key])):
+        while key in devices and (outdone := _outdone(group, newest, devices[key])):
             group = [candidate for candidate in group if candidate.config not in outdone]
-        kept += map(_named, group)
+        kept += (_current(candidate, newest) for candidate in group)
     return kept
 
 
-def _named(candidate: Candidate) -> Candidate:
-    """The candidate with the sample sets alone that name their environment, if one of its search's does."""
-    named = tuple(samples for samples in candidate.sample_sets if _names_environment(samples))
-    return candidate.with_(sample_sets=named) if any(samples.reason in SEARCHED for samples in named) else candidate
+def _newest_environment(group: Sequence[Candidate]) -> str | None:
+    """The environment of the search that timed one of the candidates last, of those that are named."""
+    sets = [s for candidate in group for s in candidate.sample_sets if s.reason in SEARCHED]
+    named = [(str(s.conditions.get("at", "")), str(s.conditions["fingerprint"])) for s in sets if _environment_of(s)]
+    return sorted(named, key=lambda pair: pair[0])[-1][1] if named else None
 
 
-def _names_environment(samples: SampleSet) -> bool:
-    return "fingerprint" in samples.conditions
+def _environment_of(samples: SampleSet) -> str | None:
+    return samples.conditions.get("fingerprint")
 
 
-def _outdone(before: Sequence[Candidate], device: Device) -> set[Config]:
+def _current(candidate: Candidate, newest: str) -> Candidate:
+    """The candidate with the sample sets of that environment alone, if one of its search's is."""
+    current = tuple(samples for samples in candidate.sample_sets if _environment_of(samples) == newest)
+    return candidate.with_(sample_sets=current) if any(s.reason in SEARCHED for s in current) else candidate
+
+
+def _outdone(before: Sequence[Candidate], newest: str, device: Device) -> set[Config]:
     """What looks the fastest of a problem that was measured again because it was not itself, and ran under another
     clock: today's families refuse it, or, by the samples of before, as many as are collected were faster, and these
     were measured again."""
-    gemm, after = before[0].gemm, [_named(candidate) for candidate in before]
+    gemm, after = before[0].gemm, [_current(candidate, newest) for candidate in before]
     now = comparable_times(after)
-    nameless = [c.with_(sample_sets=tuple(s for s in c.sample_sets if not _names_environment(s))) for c in before]
-    earlier = {config: us for config, us in comparable_times(nameless).items() if us is not None}
-    named = {c.config for c in after if all(map(_names_environment, c.sample_sets))}
-    again = [us for config, us in earlier.items() if config in named]
-    best = min((us for config, us in now.items() if us is not None and config in named), default=0.0)
+    others = [c.with_(sample_sets=tuple(s for s in c.sample_sets if _environment_of(s) != newest)) for c in before]
+    earlier = {config: us for config, us in comparable_times(others).items() if us is not None}
+    measured_again = {c.config for c in after if all(_environment_of(samples) == newest for samples in c.sample_sets)}
+    again = [us for config, us in earlier.items() if config in measured_again]
+    best = min((us for config, us in now.items() if us is not None and config in measured_again), default=0.0)
     return {
         config
         for config, us in now.items()
-        if again and us is not None and config in earlier and config not in named and us <= best
+        if again and us is not None and config in earlier and config not in measured_again and us <= best
         if not is_valid(gemm, config, device) or sum(one <= earlier[config] for one in again) >= CONFIGS
     }
 

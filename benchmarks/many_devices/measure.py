@@ -13,6 +13,7 @@ usage: python -m benchmarks.many_devices.measure [--jobs 40] [--out FILE [--resu
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -62,6 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of = {count: same | {"devices": count} for count in (1, *counts)}
     origin = {"commit": about["commit"]}
     runs = {count: known_runs(held, setting | origin) if options.resume else [] for count, setting in of.items()}
+    for count in counts:
+        beside = known_runs(held, of[count] | origin, "alone")
+        same_turns = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(beside, runs[1], strict=False))
+        del runs[count][len(list(same_turns)) :]  # those beside runs on one device that another command made anew
     for turn in range(options.turns):
         for count, of_count in runs.items():
             if len(of_count) > turn:
@@ -92,13 +97,13 @@ def held_rows(path: Path | None, about: Mapping[str, Any]) -> list[Row]:
     return list(held["rows"])
 
 
-def known_runs(held: Sequence[Row], wanted: Mapping[str, Any]) -> list[QueueRun]:
-    """The runs of the row that is as ``wanted``."""
+def known_runs(held: Sequence[Row], wanted: Mapping[str, Any], which: str = "samples") -> list[QueueRun]:
+    """The runs of the row that is as ``wanted``, or those on one device beside them (``alone``)."""
     return [
         QueueRun(run["seconds"], tuple(run["measuring_s"]), run.get("candidates"))
         for row in held
         if all(row[name] == value for name, value in wanted.items())
-        for run in row["samples"]
+        for run in row[which]
     ]
 
 
@@ -157,7 +162,8 @@ def worker(folder: Path, served: Sequence[Device], options: argparse.Namespace) 
 def _warm(queue: JobQueue, device: Device, options: argparse.Namespace, first: int, most: int) -> None:
     """Give the worker so many short jobs, and more until each of its devices has measured."""
     deadline = time.monotonic() + START_SECONDS
-    budget = Budget.of(options.effort, min(options.trials or WARMING_TRIALS, WARMING_TRIALS))
+    asked = Budget.of(options.effort, options.trials)
+    budget = Budget.of(options.effort, min(asked.trials, WARMING_TRIALS))
     while not (measuring := _measuring(queue)) or not all(measuring):
         if time.monotonic() > deadline:
             raise ServiceError(f"the worker did not measure on every device within {START_SECONDS:.0f} s")

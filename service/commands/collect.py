@@ -1,4 +1,4 @@
-"""``tirgemm db collect``: measure configs of many problems, to train a ranking model with or to ship the records."""
+"""``tirgemm db collect``: measure configs of many problems, to train a ranking model with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def collect(
         typer.Option(
             "--recorded",
             help="The fastest recorded configs of each problem instead, "
-            "those of shipped records of another driver or TVM among them.",
+            "those of shipped records of another driver or TVM among them, which are measured again.",
         ),
     ] = False,
     data: Data = None,
@@ -46,7 +46,8 @@ def collect(
     """Measure configs of many problems and select none: what `tirgemm db train` learns from.
 
     Each family's default, the first of its ranking and others drawn at random; what is recorded is not measured again.
-    With --recorded what is recorded as the fastest, as far as it was not measured in this environment yet.
+    With --recorded what is recorded as the fastest, as far as it is not in the database: shipped records of another
+    driver or TVM are measured again.
     Ctrl-C ends it; the same command goes on from there.
     """
     from tirgemm.detect import device as detect_device

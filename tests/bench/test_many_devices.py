@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,29 @@ def test_runs_that_the_file_has_are_not_run_again(
         ran[:] = [0, 0, 0]
         measure.main([*OPTIONS, *others, "--turns", "1", "--out", str(file), "--resume"])
         assert ran[3:] == [1, 2], "of other jobs, or another commit"
+
+
+def test_runs_beside_others_on_one_device_than_the_file_has_now_are_run_again(
+    tmp_path: Path, scripted: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that does not go on from the file begins the runs on one device anew."""
+    file, ran, run_queue = tmp_path / many_devices.FILE, list[int](), measure.run_queue
+    assert not scripted["fail"]
+
+    def noted(served: Sequence[Device], options: Any, turn: int, most: int) -> QueueRun:
+        ran.append(len(served))
+        return replace(run_queue(served, options, turn, most), seconds=100.0 + len(ran))
+
+    monkeypatch.setattr(measure, "run_queue", noted)
+    monkeypatch.setattr(measure, "devices", lambda: [CPU, CPU, CPU])
+    measure.main([*OPTIONS, "--devices", "2", "--out", str(file)])
+    measure.main([*OPTIONS, "--turns", "1", "--devices", "3", "--out", str(file)])
+    assert ran == [1, 2, 1, 2, 1, 3]
+    measure.main([*OPTIONS, "--turns", "1", "--devices", "2", "--resume", "--out", str(file)])
+    assert ran[6:] == [2], "its earlier partner is gone"
+    rows = {row["devices"]: row for row in load(file)["rows"]}
+    assert [run["seconds"] for run in rows[2]["alone"]] == [105.0]
+    assert list(many_devices.faults(load(file))) == []
 
 
 def test_a_job_that_fails_ends_the_measurement(scripted: dict[str, bool]) -> None:

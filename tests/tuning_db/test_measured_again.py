@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.helpers.scripts import script
 from tests.helpers.shipped_files import measured_on
 from tirgemm import Gemm
 from tirgemm.config import Config
+from tirgemm.device import Device
 from tirgemm.families import family_named
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, SampleSet
@@ -35,9 +37,19 @@ def silent(times: Mapping[Config, float]) -> list[Candidate]:
     ]
 
 
-def packed(folder: Path, before: list[Candidate], after: list[Candidate]) -> ShippedRecords:
-    pack(folder / "before.jsonl.gz", [DEVICE.with_(environment=())], before)
-    pack(folder / "after.jsonl.gz", [DEVICE], after)
+def at(day: str, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates, timed on that day."""
+    return [
+        c.with_(sample_sets=tuple(replace(s, conditions=s.conditions | {"at": day}) for s in c.sample_sets))
+        for c in candidates
+    ]
+
+
+def packed(
+    folder: Path, before: list[Candidate], after: list[Candidate], now: Device = DEVICE, then: Device | None = None
+) -> ShippedRecords:
+    pack(folder / "before.jsonl.gz", [then or DEVICE.with_(environment=())], before)
+    pack(folder / "after.jsonl.gz", [now], after)
     module: Any = script("scripts/ship_records.py")
     (folder / "shipped").mkdir()
     module.ship([folder / "before.jsonl.gz", folder / "after.jsonl.gz"], folder / "shipped")
@@ -64,6 +76,16 @@ def test_a_problem_whose_fastest_were_measured_again_counts_as_measured_in_that_
     assert set(kept) == set(CONFIGS), "what was not measured again is learnt from"
     assert [samples.samples_us for samples in kept[CONFIGS[0]].sample_sets] == [(105.0, 105.0)]
     assert [samples.samples_us for samples in kept[CONFIGS[26]].sample_sets] == [(126.0, 126.0), (126.0,)]
+
+
+def test_a_problem_that_was_measured_again_under_a_newer_driver_counts_as_measured_there(tmp_path: Path) -> None:
+    newer = DEVICE.with_(environment=(("driver", "590"), ("tvm", "0.27")))
+    again = at("2026-11-29", measured_on(newer, GEMM, [(config, us + 5.0) for config, us in EARLIER.items()][:26]))
+    before = at("2026-11-22", measured_on(DEVICE, GEMM, list(EARLIER.items())))
+    records = packed(tmp_path, before, again, newer, DEVICE)
+    offers = {device.environment: shipped_offer(records, GEMM, device, REGIME) for device in (newer, DEVICE)}
+    assert [(offer is not None and offer.same) for offer in offers.values()] == [True, False]
+    assert [samples.samples_us for samples in of_all(records)[CONFIGS[0]].sample_sets] == [(105.0, 105.0)]
 
 
 def test_what_only_the_clock_of_before_makes_the_fastest_is_left_out(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -18,6 +19,14 @@ def replays(times: Iterable[float]) -> SampleBlock:
     """A contender's turns, of two samples each."""
     samples = itertools.chain.from_iterable((us, us) for us in times)
     return lambda: list(itertools.islice(samples, 2))
+
+
+def slow_turns() -> SampleBlock:
+    def turn() -> list[float]:
+        time.sleep(0.02)
+        return [100.0, 100.0]
+
+    return turn
 
 
 def steady(**each_us: float) -> dict[str, SampleBlock]:
@@ -49,6 +58,6 @@ def test_a_candidate_that_is_slow_while_the_clock_rises_is_timed_to_the_end() ->
 
 
 def test_what_the_first_rounds_took_counts_for_the_budget() -> None:
-    clocked = RaceOptions("sustained", 1, 0.0, "search")
-    taken = timed(steady(kernel=100.0, yardstick=100.0), clocked, lambda: None)
-    assert len(taken[""]) == 4
+    clocked = RaceOptions("sustained", 1, 0.05, "search")
+    taken = timed({"": slow_turns(), "yardstick": slow_turns()}, clocked, lambda: None)
+    assert len(taken[""]) == 4, "two turns of two contenders take 0.08 s at least"

@@ -3,7 +3,7 @@
 Of a family that ranks its configs and may be the fastest the first of the ranking are measured, which is where a model
 has to be right, some that differ from one of these in one knob, and some drawn from further down; of the others the
 default and what is drawn from their spaces. Families whose default is expected to be far behind are left out: the model
-has nothing to learn from by how much. Or what is recorded as the fastest is measured again, in this environment.
+has nothing to learn from by how much. Or what is recorded as the fastest, in other environments too.
 """
 
 from __future__ import annotations
