@@ -258,15 +258,16 @@ def test_the_speedup_is_that_of_the_pairs() -> None:
     assert "candidates" not in row, "of runs that did not count them"
 
 
-def test_the_table_says_of_each_row_what_it_was_measured_with() -> None:
+def test_the_table_says_of_each_row_what_it_was_measured_with(tmp_path: Path) -> None:
     made = {"processes": 64, "at": "2026-11-27T17:31:59+00:00"}
     (queue,) = some_rows()["rows"]
     about = {"jobs": 1, "devices": 2, "effort": "standard", "trials": 40, "first_gemm": "4136x4096x4096:f16:nt"}
     runs, alone = [QueueRun(8.0, (6.0, 4.0), 40), QueueRun(10.0, (6.0, 6.0), 41)], [QueueRun(20.0, (15.0,), 44)] * 2
     one = many_devices.row_of(about, runs, alone) | {"processes": 16, "at": "2026-11-29T01:02:03+00:00"}
     document = {"environment": {"device": "NVIDIA H200"}, "rows": [queue | made, one]}
+    (tmp_path / many_devices.FILE).write_text(json.dumps(document))
     assert (one["candidates"], one["candidates_per_s"]) == (40.5, pytest.approx(4.55))
-    assert many_devices.jobs.__wrapped__(document).splitlines()[4:] == [  # type: ignore[attr-defined]
+    assert many_devices.jobs(tmp_path, tmp_path).splitlines()[4:] == [
         "| 4 jobs on 2 devices | quick | 1000x4104x4104:f16:nt | 2026-11-27 | 64 | 11 | 2.02 |  |  | 0.57 | 2 |",
         "| 1 job on 2 devices | standard, 40 trials | 4136x4096x4096:f16:nt | 2026-11-29 | 16 | 9 | 2.25 | 40 | 4.5 "
         "| 0.61 | 2 |",
