@@ -1,5 +1,6 @@
 """Tables that compare rows of one file: of suite ``breadth``, problems that change one thing with the problem that they
-change; of any suite, what the efforts choose and how long they take, and what two searches from nothing choose."""
+change; of any suite, what the efforts choose and how long they take, and what two searches from nothing choose; the
+ways to call a kernel."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.suite_tables import AVERAGED, mean_of_means
-from benchmarks.tables import documents, geomean, not_yet, number, place, refusal, table
+from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
 from tirgemm.bench.effort_answers import AGAIN, EFFORTS
-from tirgemm.bench.results import load
+from tirgemm.bench.results import Document, load
 from tirgemm.bench.suite_file import Suite
-from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.gemm import REGIMES, Gemm, Regime
 
 BASELINES = ("torch.matmul", "torch.compile", "cublaslt_best")
+_BASELINES = ("torch.matmul", "cublaslt_best")
 # The variant that is shown.
 VARIANT = "quick"
 # Two kernels of a problem whose times differ by no more than this are as good.
@@ -76,28 +78,38 @@ def repeated(folder: Path, suites: Path) -> str:
 
 def answers(folder: Path, suites: Path) -> str:
     """What each effort chooses for the problems of the averaged suites, from nothing, beside the baselines and the
-    default; suites with rows of these variants in the sustained regime, and the mean over all where none is missing."""
+    default; suites with rows of these variants in a regime, and the mean over all where none is missing."""
     del suites
-    lines, names = [], ("torch.matmul", "cublaslt_best")
+    columns = [*(f"× {name}" for name in _BASELINES), *(f"behind {name}" for name in _BASELINES), "× default"]
+    head = ["suite; problems", "variant", "date", *columns]
+    parts = [
+        f"{regime}; geometric mean (least)\n\n{table(head, lines, 3)}"
+        for regime in REGIMES
+        if (lines := _answers_in(folder, regime))
+    ]
+    command = "tirgemm bench square deepgemm llama skinny --recorded --variants default,tuned,zero_shot,quick,standard"
+    return "\n\n".join(parts) or not_yet(command)
+
+
+def _answers_in(folder: Path, regime: Regime) -> list[list[str]]:
+    lines = []
     averaged: dict[str, list[list[list[float | None]]]] = {}
     for name in AVERAGED:
-        for document in documents(folder.parent, f"{name}.sustained", folder.name):
+        for document in documents(folder.parent, f"{name}.{regime}", folder.name):
             for variant in [one for one in EFFORTS if one != AGAIN]:
                 rows = [row for row in document["rows"] if row["variant"] == variant and row["status"] == "measured"]
-                ratios = {n: [row["baselines"].get(n, {}).get("ratio") for row in rows] for n in (*names, "default")}
-                behind = [str(sum(ratio is not None and ratio < 1 for ratio in ratios[n])) for n in names]
+                names = (*_BASELINES, "default")
+                ratios = {n: [row["baselines"].get(n, {}).get("ratio") for row in rows] for n in names}
+                behind = [str(sum(ratio is not None and ratio < 1 for ratio in ratios[n])) for n in _BASELINES]
                 if rows:
-                    figures = [*(geomean(ratios[n]) for n in names), *behind, geomean(ratios["default"])]
+                    figures = [*(geomean(ratios[n]) for n in _BASELINES), *behind, geomean(ratios["default"])]
                     lines.append([f"{name}; {len(rows)}", variant, document["environment"]["date"][:10], *figures])
                     averaged.setdefault(variant, []).append(list(ratios.values()))
     for variant, of_suites in averaged.items():
         if len(of_suites) == len(AVERAGED):
             over_torch, over_cublaslt, over_default = map(mean_of_means, zip(*of_suites, strict=True))
             lines.append(["**mean over the suites**", variant, "", over_torch, over_cublaslt, "", "", over_default])
-    columns = [*(f"× {name}" for name in names), *(f"behind {name}" for name in names), "× default"]
-    head = ["suite; problems", "variant", "date", *columns]
-    command = "tirgemm bench square deepgemm llama skinny --recorded --variants default,tuned,zero_shot,quick,standard"
-    return table(head, lines, 3) if lines else not_yet(command)
+    return lines
 
 
 def answer_seconds(folder: Path, suites: Path) -> str:
@@ -117,6 +129,18 @@ def answer_seconds(folder: Path, suites: Path) -> str:
     return "\n\n".join(parts) or not_yet("tirgemm bench square --variants zero_shot,quick,standard --clock")
 
 
+@of_file("calls.json", "python benchmarks/call_overhead.py [--device cpu]")
+def calls(document: Document) -> str:
+    """What call_overhead.py wrote: a table for each problem."""
+    about, parts = document["environment"], []
+    for gemm in dict.fromkeys(row.get("gemm", document["gemm"]) for row in document["rows"]):
+        rows = [row for row in document["rows"] if row.get("gemm", document["gemm"]) == gemm]
+        figures = [[r["way"], f"`{r['call']}`", f"{r['median_us']:.2f}", f"{r['min_us']:.2f}"] for r in rows]
+        head = f"one call of `{gemm}` from Python on {about['device']}, torch {about['torch']}"
+        parts.append(f"{head}\n\n{table(['way', 'call', 'us, median', 'us, least'], figures, 2)}")
+    return "\n\n".join(parts)
+
+
 TABLES: dict[str, Callable[[Path, Path], str]] = {
-    each.__name__: each for each in (breadth, repeated, answers, answer_seconds)
+    each.__name__: each for each in (breadth, repeated, answers, answer_seconds, calls)
 }

@@ -56,6 +56,11 @@ class SuiteRows:
         entry = self.row(variant, gemm)["baselines"].get(baseline)
         return float(entry["ratio"]) if entry else None
 
+    @property
+    def untuned(self) -> str:
+        """The variant that was not searched: ``default``, or ``zero_shot``, its like, where that alone was measured."""
+        return "default" if any(row["variant"] == "default" for row in self.document["rows"]) else "zero_shot"
+
     def narrow(self) -> list[Row]:
         """The tuned rows of m <= 16 whose run measured reading alone."""
         rows = [self.row("tuned", gemm) for gemm in self.gemms if Gemm.parse(gemm).m_max <= MOST_M]
@@ -66,7 +71,7 @@ class SuiteRows:
         one's."""
         ratios = [[self.ratio(gemm, "tuned", name) for gemm in gemms] for name in BASELINES]
         share = [1 / ratio if (ratio := self.ratio(gemm, "tuned", "default")) else None for gemm in gemms]
-        return [*ratios, [self.ratio(gemm, "default", BASELINES[0]) for gemm in gemms], share]
+        return [*ratios, [self.ratio(gemm, self.untuned, BASELINES[0]) for gemm in gemms], share]
 
 
 def suites_of(folder: Path, suites: Path, regime: Regime) -> list[SuiteRows]:
@@ -142,7 +147,7 @@ def shapes(folder: Path, suites: Path) -> str:
         for suite in suites_of(folder, suites, regime):
             lines = []
             for gemm in suite.gemms:
-                default, tuned = suite.row("default", gemm), suite.row("tuned", gemm)
+                default, tuned = suite.row(suite.untuned, gemm), suite.row("tuned", gemm)
                 if tuned["status"] != "measured":
                     lines.append([f"`{gemm}`", refusal(tuned), *[""] * (5 + len(BASELINES))])
                     continue
@@ -323,18 +328,6 @@ def efforts(document: Document) -> str:
     return table(["ended by", "trials", "at most", "behind the best recorded", "at most"], lines, 1)
 
 
-@of_file("calls.json", "python benchmarks/call_overhead.py [--device cpu]")
-def calls(document: Document) -> str:
-    """What call_overhead.py wrote: a table for each problem."""
-    about, parts = document["environment"], []
-    for gemm in dict.fromkeys(row.get("gemm", document["gemm"]) for row in document["rows"]):
-        rows = [row for row in document["rows"] if row.get("gemm", document["gemm"]) == gemm]
-        figures = [[r["way"], f"`{r['call']}`", f"{r['median_us']:.2f}", f"{r['min_us']:.2f}"] for r in rows]
-        head = f"one call of `{gemm}` from Python on {about['device']}, torch {about['torch']}"
-        parts.append(f"{head}\n\n{table(['way', 'call', 'us, median', 'us, least'], figures, 2)}")
-    return "\n\n".join(parts)
-
-
 def sets(folder: Path, suites: Path) -> str:
     """Kernel sets beside the kernel that is tuned for the very m, and the first baselines, by n and k."""
     names, parts = ("tuned", *BASELINES[:2]), []
@@ -392,6 +385,6 @@ TABLES: dict[str, Callable[[Path, Path], str]] = {
     each.__name__: each
     for each in (
         *(summary, shapes, bandwidth, stores, knobs, knob_worth, proposals),
-        *(zero_shot, efforts, held_out, versions, calls, sets, invariant),
+        *(zero_shot, efforts, held_out, versions, sets, invariant),
     )
 }

@@ -1,5 +1,5 @@
-"""Tables within one file: of suite ``breadth`` each problem beside the plain one, and searches from nothing beside
-each other."""
+"""Tables within one file: of suite ``breadth`` each problem beside the plain one, searches from nothing beside
+each other, and ways of a call."""
 
 from __future__ import annotations
 
@@ -62,7 +62,14 @@ def test_what_efforts_choose_stands_beside_baselines_and_default(tmp_path: Path)
     table = comparison_tables.answers(path.parent, tmp_path)
     shown = ["quick", file.document["environment"]["date"][:10], "1.273 (0.900)", "1.697 (1.200)", "1", "0"]
     assert cells(table, "skinny; 2") == [*shown, "1.414 (1.000)"]
-    assert len(table.splitlines()) == 3, "no row of another variant"
+    assert len(table.splitlines()) == 5, "no row of another variant"
+    isolated = ResultsFile(
+        path.with_name("skinny.isolated.json"), "skinny", "isolated", environment(GPU, None, COMMIT), resume=False
+    )
+    isolated.put(raced("64x64x64:f16:nt", "quick", 10.0, {"torch.matmul": 11.0, "cublaslt_best": 9.0, "default": 10.0}))
+    sustained, other = comparison_tables.answers(path.parent, tmp_path).split("\n\nisolated; ")
+    assert sustained == table
+    assert cells(other, "skinny; 1") == [*shown[:2], "1.100 (1.100)", "0.900 (0.900)", "0", "1", "1.000 (1.000)"]
 
 
 def test_the_mean_over_the_suites_needs_all_of_them(tmp_path: Path) -> None:
@@ -91,3 +98,15 @@ def test_clocked_answers_have_their_seconds_by_effort(tmp_path: Path) -> None:
     table = comparison_tables.answer_seconds(path.parent, tmp_path)
     assert cells(table, f"`{gemm}`") == ["0.8", "", "11.0"]
     assert "64x64x128" not in table
+
+
+def test_calls_of_a_second_problem_have_a_table_of_their_own(tmp_path: Path) -> None:
+    row = {"way": "raw", "call": "raw(a, b, out)", "median_us": 1.25, "min_us": 1.0}
+    rows = [row, row | {"way": "layer", "gemm": "1x64x64:f32:nt"}]
+    about = {"device": "a CPU", "torch": "2.13"}
+    document = {"gemm": "1x16x16:f32:nt", "environment": about, "rows": rows}
+    (tmp_path / "calls.json").write_text(json.dumps(document))
+    first, second = comparison_tables.calls(tmp_path, tmp_path).split("\n\none call of")
+    assert first.startswith("one call of `1x16x16:f32:nt` from Python on a CPU, torch 2.13")
+    assert cells(first, "raw") == ["`raw(a, b, out)`", "1.25", "1.00"]
+    assert cells(second, "layer") == ["`raw(a, b, out)`", "1.25", "1.00"]

@@ -411,13 +411,11 @@ def test_invariant_kernels_are_summed_up_by_the_suite_of_their_shapes(folder: Pa
     ]
 
 
-def test_calls_of_a_second_problem_have_a_table_of_their_own(tmp_path: Path) -> None:
-    row = {"way": "raw", "call": "raw(a, b, out)", "median_us": 1.25, "min_us": 1.0}
-    rows = [row, row | {"way": "layer", "gemm": "1x64x64:f32:nt"}]
-    about = {"device": "a CPU", "torch": "2.13"}
-    document = {"gemm": "1x16x16:f32:nt", "environment": about, "rows": rows}
-    (tmp_path / "calls.json").write_text(json.dumps(document))
-    first, second = suite_tables.calls(tmp_path, tmp_path).split("\n\none call of")
-    assert first.startswith("one call of `1x16x16:f32:nt` from Python on a CPU, torch 2.13")
-    assert cells(first, "raw") == ["`raw(a, b, out)`", "1.25", "1.00"]
-    assert cells(second, "layer") == ["`raw(a, b, out)`", "1.25", "1.00"]
+def test_zero_shot_stands_for_a_default_that_was_not_measured(folder: Path) -> None:
+    before = suite_tables.summary(folder, folder.parents[1])
+    path = folder / "llama.sustained.json"
+    document = load(path)
+    renamed = [row | {"variant": row["variant"].replace("default", "zero_shot")} for row in document["rows"]]
+    path.write_text(json.dumps(document | {"rows": renamed}))
+    assert cells(before, "**llama**")[3] == "1.500 (1.500)"
+    assert suite_tables.summary(folder, folder.parents[1]) == before
