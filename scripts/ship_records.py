@@ -1,6 +1,7 @@
 """Packing of records files into the package: ``tuning_db/shipped/MODEL.jsonl.gz``, one for each device model in them.
 
-usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later ones on top of earlier ones. What was
+usage: ship_records.py FILE.jsonl.gz... [RESULTS.json.gz...]
+                                            files of `tirgemm db export`, later ones on top of earlier ones. What was
                                             shipped of a model before is replaced: give it, too, or start from a
                                             database that has imported it. Problems by which kernels are judged
                                             are left out, unless they are a published suite's too, and so are
@@ -10,7 +11,9 @@ usage: ship_records.py FILE.jsonl.gz...     files of `tirgemm db export`, later 
                                             tirgemm/bench/recorded_sides.json: no new seed draws them. What took 60
                                             times its estimate was disturbed, and is left out. Of what was measured
                                             again (`tirgemm db collect --recorded`) the samples of other
-                                            environments, and those that name none, are left out
+                                            environments, and those that name none, are left out. Of results files
+                                            of suites, of problems that are shipped, the kernels that ran beside
+                                            each other, in place of what ran so before: nothing is learnt from them
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tirgemm.bench import held_out
 from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, recorded_sides, sides_of
+from tirgemm.bench.results import load
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
 from tirgemm.families import families, is_valid
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
@@ -67,7 +72,8 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
     is_judged = _judged(shipped.FOLDER)
     devices: dict[tuple[str, str], Device] = {}
     candidates: dict[CandidateKey, Candidate] = {}
-    for path in paths:
+    records, results = [p for p in paths if ".jsonl" in p.suffixes], [p for p in paths if ".json" in p.suffixes]
+    for path in records:
         devices |= {(device.key, device.fingerprint): device for device in read_devices(path)}
         for candidate in read_candidates(path):
             if is_judged(candidate.gemm) or _disturbed(candidate, devices):
@@ -76,7 +82,10 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
             sets = merged(known.sample_sets if known else (), candidate.sample_sets)
             candidates[candidate.key] = candidate.with_(sample_sets=sets)
     classes = {key: device for (key, _), device in devices.items()}
-    compacted = _compacted(_of_sets(_of_one_environment(candidates.values(), classes), classes))
+    candidates = {candidate.key: candidate for candidate in _of_one_environment(candidates.values(), classes)}
+    for path in results:
+        _put_raced(candidates, path, devices.values())
+    compacted = _compacted(_of_sets(list(candidates.values()), classes))
     written = []
     for model in dict.fromkeys(_model(key) for key, _ in devices):
         path = folder / shipped.file_of(model).name
@@ -84,6 +93,33 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
         pack(path, [device for (key, _), device in devices.items() if _model(key) == model], kept)
         written.append(path)
     return written
+
+
+def _put_raced(candidates: dict[CandidateKey, Candidate], path: Path, devices: Iterable[Device]) -> None:
+    """Add the races of a results file, in the environment that it names, to the problems that are shipped."""
+    document = load(path)
+    about = document["environment"]
+    named = (device for device in devices if device.key == about["device_key"] and device.environment)
+    device = next((each for each in named if all(about.get(name) == of for name, of in each.environment)), None)
+    if device is None:
+        raise InvalidRequest(f"{path} was measured in an environment that no device of the records has")
+    known = {(key.gemm, key.regime) for key in candidates if key.device_key == device.key}
+    rows = [row for row in document["rows"] if row["status"] == "measured"]
+    raced = {gemm for row in rows if ((gemm := Gemm.parse(row["gemm"])), document["regime"]) in known}
+    for key, candidate in candidates.items():
+        if key.gemm in raced and (key.device_key, key.regime) == (device.key, document["regime"]):
+            others = tuple(samples for samples in candidate.sample_sets if samples.reason != "report")
+            candidates[key] = candidate.with_(sample_sets=others)
+    for row in rows:
+        if (gemm := Gemm.parse(row["gemm"])) not in raced:
+            continue
+        conditions = {"at": row["at"], "fingerprint": device.fingerprint}
+        samples = SampleSet(tuple(row["samples_us"]), "report", conditions=conditions)
+        config = Config.from_json(row["config"])
+        new = Candidate(gemm, device.key, document["regime"], config, Status.MEASURED, error=row["error"])
+        candidate = candidates.get(new.key, new)
+        if not any(sampled.reason == "report" for sampled in candidate.sample_sets):
+            candidates[new.key] = candidate.with_(sample_sets=(*candidate.sample_sets, samples))
 
 
 def _disturbed(candidate: Candidate, devices: Mapping[tuple[str, str], Device]) -> bool:

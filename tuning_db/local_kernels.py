@@ -78,8 +78,9 @@ class LocalKernels(MakesInBackground):
         except (Unsupported, DoesNotFit) as error:
             return str(error)
         if policy == "shipped":
-            offers = (shipped_offer(self._shipped, each, device, self.regime) for each in _recorded_as(gemm))
-            if not any(offer is not None and offer.same for offer in offers):
+            offer = shipped_offer(self._shipped, gemm, device, self.regime)
+            sizes = (shipped_offer(self._shipped, each, device, self.regime) for each in _sizes(gemm))
+            if not (offer and offer.answers) and not any(each and each.same for each in sizes):
                 return "no record of it was shipped for this device, driver and TVM"
         return device.only_named if not device.present else None
 
@@ -118,10 +119,9 @@ class LocalKernels(MakesInBackground):
         return load(store.get_blob(artifact_sha256), trust=Trust.of(signer.public))
 
 
-def _recorded_as(gemm: Gemm) -> list[Gemm]:
-    """The problems whose shipped records speak for this one: it, and for a range of m its sizes."""
-    sizes = [gemm.with_(m=size) for size in searched_sizes(gemm.m)] if isinstance(gemm.m, Range) else []
-    return [gemm, *sizes]
+def _sizes(gemm: Gemm) -> list[Gemm]:
+    """The problems whose shipped records speak for a range of m, too: its sizes."""
+    return [gemm.with_(m=size) for size in searched_sizes(gemm.m)] if isinstance(gemm.m, Range) else []
 
 
 def _answer(tuning: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
@@ -145,7 +145,7 @@ def _begin(tuning: Tuning) -> list[SetPart]:
             bench.build_ahead(part.gemm, part.config)
         return [] if tuning.shipped_parts else parts
     offer = bench.store.offer(gemm, bench.device, tuning.regime)
-    shipped = offered_configs(tuning, offer) if offer is not None and offer.same else []
+    shipped = offered_configs(tuning, offer) if offer is not None and offer.answers else []
     config = shipped[0] if shipped else ranked_defaults(tuning.families, gemm, bench.device, tuning.regime)[0][1]
     bench.build_ahead(gemm, config)
     return []

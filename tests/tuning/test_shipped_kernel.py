@@ -22,13 +22,16 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.tuning import budget
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
-from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.records import KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
+from tirgemm.tuning.records.offer import raced_configs
 from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
 from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.shipped import SUFFIX
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 pytestmark = pytest.mark.usefixtures("all_scored")
@@ -189,6 +192,68 @@ def test_cancelling_while_a_shipped_config_is_built_ends_the_tuning(same: FakeBe
     assert same.store.kernel(GEMM, CPU.key, REGIME) is None
 
 
+# -- raced behind a search -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raced(database: Database, tmp_path: Path) -> FakeBench:
+    """Records of an environment that nobody noted, of which two were raced in this one: what was the fastest there is
+    the slower of them, and one was not measured before."""
+    unknown = CPU.with_(environment=())
+    recorded = measured_on(unknown, GEMM, list(zip(SHIPPED[:5], (30.0, 20.0, 10.0, 40.0, 50.0), strict=True)))
+    new = recorded[0].with_(config=SHIPPED[5], sample_sets=())
+    for number, us in ((2, 12.0), (5, 11.0)):
+        of = SampleSet((us, us), "report", conditions={"fingerprint": CPU.fingerprint, "at": "2026-01-02"})
+        candidate = [*recorded, new][number]
+        recorded[number : number + 1] = [candidate.with_(sample_sets=(*candidate.sample_sets, of))]
+    folder = tmp_path / "raced"
+    folder.mkdir()
+    pack(folder / f"{CPU.key.split(':')[2]}{SUFFIX}", [unknown, CPU], recorded)
+    bench = FakeBench(store=LayeredStore(database, ShippedRecords(folder)))
+    bench.store.put_device(bench.device)
+    return bench
+
+
+def test_the_winner_of_a_race_in_this_environment_is_built_once_and_served(raced: FakeBench) -> None:
+    record = tuned(raced)
+    assert (raced.built, raced.fake.evaluated) == ([SHIPPED[5]], [])
+    assert (record.role, record.shipped, record.portable) == ("tuned", True, False)
+    assert record.timings.search.shipped.to_json() == {
+        "device": CPU.key,
+        "environment": dict(CPU.environment),
+        "same": True,
+        "configs": 6,
+    }
+    assert "the fastest of 2 shipped candidates, raced on such a device" in record.timings.reason
+    assert raced.store.kernel(GEMM, CPU.key, REGIME) == record
+    (adopted,) = raced.store.candidates(GEMM, CPU.key, REGIME)
+    assert [samples.reason for samples in adopted.sample_sets] == ["report", "report"], "there, and here"
+    assert covers(record, Budget())
+
+
+def test_where_the_winner_fails_the_next_of_the_race_is_taken_and_nothing_that_ran_in_none(raced: FakeBench) -> None:
+    raced.fate = lambda config: "unbuildable" if config == SHIPPED[5] else "right"
+    assert tuned(raced).config == SHIPPED[2]
+    assert raced.fake.evaluated == []
+
+
+def test_where_all_of_a_race_fail_what_is_recorded_is_raced_here(raced: FakeBench) -> None:
+    raced.fate = lambda config: "unbuildable" if config in (SHIPPED[2], SHIPPED[5]) else "right"
+    record = tuned(raced)
+    assert {SHIPPED[1], SHIPPED[0]} <= set(raced.fake.evaluated)
+    assert record.config not in (SHIPPED[2], SHIPPED[5])
+
+
+def test_a_search_begins_with_what_was_raced_and_keeps_the_winner_where_that_stays_the_fastest(
+    raced: FakeBench,
+) -> None:
+    raced.us = lambda config: 1.0 if config == SHIPPED[5] else 2.0
+    record = tuned(raced, Budget(40, effort=Effort.EXHAUSTIVE))
+    offered = [SHIPPED[2], SHIPPED[1], SHIPPED[0]]
+    assert raced.fake.evaluated[:4] == [DEFAULT, *offered], "the winner was certified before"
+    assert record.config == SHIPPED[5]
+
+
 # -- offered ---------------------------------------------------------------------------------------
 
 
@@ -269,6 +334,21 @@ def test_no_default_is_built_ahead_of_what_was_shipped_for_this_very_environment
         assert Tuning(gemm, bench, REGIME).default_ahead() == ([] if shipped else [default])
 
 
+@pytest.mark.parametrize("shape", ["4096x4096x4096", "1x4096x4096", "1024x2112x7168", "64x64x8192", "1024x1025x1024"])
+def test_a_suite_shape_on_an_h200_of_the_published_races_is_answered_by_their_winner(
+    database: Database, shape: str
+) -> None:
+    assert H200 is not None
+    gemm, here = Gemm.parse(f"{shape}:f16:nt"), H200.devices[-1].with_(uuid="GPU-0")
+    bench = FakeBench(store=LayeredStore(database))
+    bench.device = here
+    bench.store.put_device(here)
+    record = Tuning(gemm, bench, REGIME).run()
+    winner = raced_configs(H200.candidates(here.key, str(gemm), REGIME))[0]
+    assert (bench.built, bench.fake.evaluated, record.config) == ([winner], [], winner)
+    assert (record.role, record.shipped, record.portable) == ("tuned", True, False)
+
+
 @pytest.mark.parametrize("model", ["NVIDIA H200", "NVIDIA H100 PCIe"])
 def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(database: Database, model: str) -> None:
     assert H200 is not None
@@ -287,8 +367,9 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     record = task.run()
     offer = bench.store.offer(gemm, bench.device, REGIME, other_devices=others)
     assert offer is not None
-    # Where a ranking model chose the default it is one of those that were shipped.
-    assert set(bench.built) == {wgmma, *fastest(offer.candidates, 4)}
+    # Where a ranking model chose the default it is one of those that were shipped; those that were raced come first.
+    first = dict.fromkeys([*raced_configs(offer.candidates), *fastest(offer.candidates, 4)])
+    assert set(bench.built) == {wgmma, *[*first][:4]}
     assert len(bench.built) == len(set(bench.built))
     assert (record.role, record.portable, record.device.model) == ("tuned", True, model)
     assert record.config.family == "wgmma"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_a_range_of_m_is_made_where_one_of_its_sizes_was_shipped(
     assert kernel.gemm == OTHER
     assert failures == {other: "no record of it was shipped for this device, driver and TVM"}
     assert source.refusal(OTHER.with_(m=Range(1, 47)), CPU, "shipped") is not None
+
+
+def test_what_was_raced_in_this_environment_is_made_and_no_range_is_because_of_it(
+    source: LocalKernels, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    raced = OTHER.with_(m=48)
+    (known,) = measured_on(CPU, raced, [(family_named("x86").default(raced, CPU, "sustained"), 1.0)])
+    (report,) = known.sample_sets
+    before = replace(report, conditions={})
+    sets = (before, replace(report, reason="report"))
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    ship(tmp_path / "shipped", CPU, [known.with_(sample_sets=sets)])
+    assert source.refusal(raced, CPU, "shipped") is None
+    assert source.refusal(OTHER, CPU, "shipped") is not None
+    assert source.refusal(raced.with_(n=72), CPU, "shipped") is not None
 
 
 def refused(*_given: Any) -> None:

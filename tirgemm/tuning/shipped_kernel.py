@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tirgemm.config import Config
@@ -16,7 +17,7 @@ from tirgemm.tuning.finish import FinishPlan, mark_failed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer
+from tirgemm.tuning.records.offer import Offer, raced_configs
 from tirgemm.tuning.tuning_task import TuningTask
 
 if TYPE_CHECKING:
@@ -35,30 +36,36 @@ PLAN = FinishPlan(
 
 
 def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
-    """The fastest configs of an offer, fastest first: those that the families of this tuning still take."""
-    configs: list[Config] = []
+    """The fastest configs of an offer, fastest first, and before them those that were raced beside each other: what the
+    families of this tuning still take."""
     names = {family.name for family in tuning.families}
-    for config in fastest(offer.candidates, len(offer.candidates)):
-        if len(configs) < TRIED and config.family in names and is_valid(tuning.gemm, config, tuning.device):
-            configs.append(config)
-    return configs
+    ordered = dict.fromkeys([*raced_configs(offer.candidates), *fastest(offer.candidates, len(offer.candidates))])
+    taken = (c for c in ordered if c.family in names and is_valid(tuning.gemm, c, tuning.device))
+    return list(islice(taken, TRIED))
 
 
 def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: SearchSummary) -> KernelRecord | None:
-    """The fastest config of an offer that was measured on devices as this one, built, certified, timed and stored.
+    """The fastest config of an offer that was measured or raced on devices as this one, built, certified, timed and
+    stored.
 
-    None where none of the fastest is right here, or where the offer does not say that it has the best: it has no
-    candidate of the family whose ``default`` is predicted to be the fastest, or too few, as a collection that was cut
-    off leaves them. What fails is recorded so. Raises Cancelled.
+    None where none of the fastest is right here, or where the offer does not say that it has the best: nothing was
+    raced, and it has no candidate of the family whose ``default`` is predicted to be the fastest, or too few, as a
+    collection that was cut off leaves them. What fails is recorded so. Raises Cancelled.
     """
-    if len(offer.candidates) < TRIED or default.family not in {
-        candidate.config.family for candidate in offer.candidates
-    }:
+    tried = {candidate.config.family for candidate in offer.candidates}
+    if not offer.raced_here and (len(offer.candidates) < TRIED or default.family not in tried):
         return None
+    raced = raced_configs(offer.candidates) if offer.raced_here else []
+    how = (
+        f"{len(raced)} shipped candidates, raced" if raced else f"{len(offer.candidates)} shipped candidates, measured"
+    )
+    words = f"the fastest of {how} on such a device with this driver and TVM"
     for config in offered_configs(tuning, offer):
+        if raced and config not in raced:
+            break
         tuning.raise_if_cancelled()
         try:
-            return _certified(tuning, config, default, len(offer.candidates), summary)
+            return _certified(tuning, config, default, words, summary)
         except TirgemmError as error:
             if isinstance(error, Cancelled):
                 raise
@@ -66,8 +73,7 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
     return None
 
 
-def _certified(tuning: TuningTask, config: Config, default: Config, count: int, summary: SearchSummary) -> KernelRecord:
-    words = f"the fastest of {count} shipped candidates, measured on such a device with this driver and TVM"
+def _certified(tuning: TuningTask, config: Config, default: Config, words: str, summary: SearchSummary) -> KernelRecord:
     made = certified_shipped(tuning, config, default, words, summary)
     tuning.store.add_samples(tuning.evaluator.key(config), made.report)
     record = tuning.evaluator.store_kernel(

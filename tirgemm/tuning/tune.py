@@ -151,7 +151,7 @@ class Tuning(TuningTask):
 
     def default_ahead(self) -> list[Config]:
         """The default, where it may be built ahead of the fallback that it is."""
-        shipped = self.offer is not None and self.offer.same
+        shipped = self.offer is not None and self.offer.answers
         return [] if self.device.kind == "cpu" or shipped or self.stored() is not None else [self.default()[1]]
 
     def openings(self) -> list[Config]:
@@ -283,10 +283,10 @@ class Tuning(TuningTask):
 
     def _shipped_kernel(self) -> KernelRecord | None:
         """The best of what was shipped for this device class, driver and TVM, where that has one."""
-        if self.offer is None or not self.offer.same:
+        if self.offer is None or not self.offer.answers:
             return None
         self.enter(Phase.STARTING, "with the shipped config")
-        summary = replace(self._summary("shipped", {}), shipped=self._origin(self.offer))
+        summary = replace(self._summary("shipped", {}), shipped=replace(self._origin(self.offer), same=True))
         with self.workbench.waits_told(self.tell_wait):
             return shipped_kernel(self, self.offer, self.default()[1], summary)
 

@@ -11,7 +11,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer, measured_under, same_device, same_environment
+from tirgemm.tuning.records.offer import Offer, measured_under, raced_configs, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.nearest_candidates import NEAREST
@@ -57,12 +57,20 @@ class LayeredStore(SqlStore):
 
     def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
         """Take a shipped candidate over into the database, because something is to be added to it."""
-        candidate = self._shipped_candidate(key)
+        candidate = self._shipped_candidate(key) or self._raced_candidate(key)
         return None if candidate is None else write_candidate(self.db, connection, candidate, ORIGIN)
 
     def _shipped_candidate(self, key: CandidateKey) -> Candidate | None:
         beneath = self._beneath(key.gemm, key.device_key, key.regime)
         return next((candidate for candidate in beneath if candidate.key == key), None)
+
+    def _raced_candidate(self, key: CandidateKey) -> Candidate | None:
+        """A shipped candidate that was raced in this environment, as far as it was measured in it."""
+        file, here = self.shipped.of(key.device_key), self.device(key.device_key)
+        if file is None or here is None:
+            return None
+        raced = _raced(file, here, str(key.gemm), key.regime)
+        return next((candidate for candidate in raced if candidate.key == key), None)
 
     def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> tuple[Candidate, ...]:
         """The shipped candidates that count as measured here."""
@@ -94,6 +102,8 @@ def shipped_offer(
         same = _same(file, device, str(gemm), regime)
         if same:
             return Offer(device, same, same=True)
+        if _raced(file, device, str(gemm), regime):
+            return Offer(device, offered, same=False, raced_here=True)
         if offered:
             return Offer(_measured_on(file, theirs, offered), offered, same=False, other_device=not own)
     return None
@@ -102,12 +112,31 @@ def shipped_offer(
 def _same(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
     """Those candidates of a problem that were measured on a device such as ``here`` in its environment, if the fastest
     is one of them; else none."""
-    same = frozenset(device.fingerprint for device in file.devices if same_environment(device, here))
+    same = _environments(file, here)
     if not same:
         return ()
     offered = file.candidates(here.key, gemm, regime)
     candidates, best = measured_under(offered, same), fastest(offered)
     return candidates if best and any(candidate.config == best[0] for candidate in candidates) else ()
+
+
+def _raced(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
+    """Those that were raced on a device such as ``here`` in its environment, with what was measured in it alone."""
+    environments = _environments(file, here)
+    offered = file.candidates(here.key, gemm, regime) if environments else ()
+    raced = raced_configs(offered, environments)
+    return tuple(
+        candidate.with_(
+            sample_sets=tuple(s for s in candidate.sample_sets if s.conditions.get("fingerprint") in environments)
+        )
+        for candidate in offered
+        if candidate.config in raced
+    )
+
+
+def _environments(file: ShippedFile, here: Device) -> frozenset[str]:
+    """The fingerprints of devices such as ``here`` in its environment."""
+    return frozenset(device.fingerprint for device in file.devices if same_environment(device, here))
 
 
 def _measured_on(file: ShippedFile, theirs: Device, offered: tuple[Candidate, ...]) -> Device:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.timings import ConfigOrigin
 from tirgemm.tuning.records import Candidate
@@ -21,13 +22,20 @@ class Offer:
     measurements (empty where nobody recorded it).
 
     ``same``: device class, driver and TVM are those of this machine, so that they count as measured here. Any others
-    are only worth trying first. ``other_device``: it was not a device as this one.
+    are only worth trying first. ``other_device``: it was not a device as this one. ``raced_here``: where not all count,
+    some were raced beside each other on such a device with this driver and TVM.
     """
 
     device: Device
     candidates: tuple[Candidate, ...]
     same: bool
     other_device: bool = False
+    raced_here: bool = False
+
+    @property
+    def answers(self) -> bool:
+        """Whether its fastest config needs no race here."""
+        return self.same or self.raced_here
 
     @property
     def origin(self) -> ConfigOrigin:
@@ -57,6 +65,19 @@ def same_environment(one: Device, other: Device) -> bool:
     return same_device(one, other) and all(
         ours.get(name, "") not in UNKNOWN and ours.get(name) == theirs.get(name) for name in names
     )
+
+
+def raced_configs(candidates: Iterable[Candidate], fingerprints: Collection[str] | None = None) -> list[Config]:
+    """The configs that were raced beside each other behind a search, in one of these environments or in any, fastest
+    first."""
+    times = {
+        candidate.config: samples.median_us
+        for candidate in candidates
+        for samples in candidate.sample_sets
+        if samples.reason == "report"
+        and (fingerprints is None or samples.conditions.get("fingerprint") in fingerprints)
+    }
+    return sorted(times, key=lambda config: times[config])
 
 
 def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]) -> tuple[Candidate, ...]:
