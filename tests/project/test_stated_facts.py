@@ -148,6 +148,15 @@ def test_the_goals_of_the_public_grid_are_compared_with_the_tables_figures() -> 
     assert f"On {behind} of these 300 the best of cuBLASLt is faster than `quick`" in text
 
 
+def test_each_figure_of_the_first_screen_of_results_stands_in_a_table_that_its_row_links_to() -> None:
+    text = (ROOT / "docs" / "results.md").read_text()
+    rows = re.findall(r"^\| \[[^\]]*\]\(#([\w-]+)\)(.*)\|$", text.partition("\n## ")[0], re.M)
+    tables = {anchor: "\n".join(re.findall(r"^\|.*$", body, re.M)) for anchor, body in sections(text)}
+    figures = [(anchor, figure) for anchor, cells in rows for figure in re.findall(r"\d\.\d{3}", cells)]
+    assert len(figures) > 10
+    assert not [(anchor, figure) for anchor, figure in figures if figure not in tables[anchor]]
+
+
 def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     start = rf"{TODAYS}, rows of whole 16 bytes; (?P<all>\d+) \| (?P<variant>\w+) \|"
