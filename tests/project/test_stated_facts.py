@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.suite_tables import AVERAGED
 from tests.helpers.scripts import script
 from tests.newcomer.pages import all_pages
 from tirgemm.bench import results
 from tirgemm.bench.suite_file import Suite
-from tirgemm.bench.suites import named_suites
+from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.families import FAMILIES
 from tirgemm.families.common.ranking_model import LEAST_PROBLEMS, kinds_of
 from tirgemm.gemm import Gemm
@@ -403,14 +404,18 @@ def test_as_much_is_shipped_as_is_said() -> None:
         assert said == [round(header["counts"]["candidate"], -2), round(len(header["index"]), -2)], name
 
 
-def test_shipped_records_of_the_suites_name_no_environment() -> None:
+def test_of_the_suites_the_shipped_searches_name_no_environment_and_the_races_do() -> None:
+    """As docs/tuning.md says, and which suites answer without a race."""
     suites = {str(gemm) for path in named_suites().values() for gemm in Suite.read(path).gemms}
     places = [(file, place) for file in ShippedRecords().files() for place in file.places if place[1] in suites]
     assert len(places) > 300
-    fingerprints = {
-        samples.conditions.get("fingerprint")
-        for file, place in places
-        for candidate in file.candidates(*place)
-        for samples in candidate.sample_sets
-    }
-    assert fingerprints == {None}, "measured again: docs/tuning.md may say that they answer without a race"
+    known, raced = set(), set()
+    for file, (key, gemm, regime) in places:
+        drivers = {device.fingerprint: dict(device.environment).get("driver") for device in file.devices}
+        for samples in (s for candidate in file.candidates(key, gemm, regime) for s in candidate.sample_sets):
+            of = drivers.get(samples.conditions.get("fingerprint", ""))
+            assert of == ("580.159.04" if samples.reason == "report" else None)
+            (raced if samples.reason == "report" else known).add((gemm, regime))
+    averaged, odd = ({str(gemm) for n in names for gemm in suite_named(n).gemms} for names in (AVERAGED, ["odd"]))
+    assert raced == {(g, regime) for g, regime in known if g in averaged or (g in odd and regime == "sustained")}
+    assert len(raced) == 342
