@@ -252,6 +252,8 @@ def test_the_check_reads_a_records_file(tmp_path: Path) -> None:
     )
     with open_database(tmp_path, None) as db:
         SqlStore(db).add_candidate(right)
+        raced = SampleSet((2.0,), "report")
+        SqlStore(db).add_candidate(right.with_(gemm=Gemm.parse("3x2x3"), sample_sets=(raced,)))
         transfer.export_records(db, path)
         assert check.faults(path) == []
         SqlStore(db).add_candidate(right.with_(gemm=Gemm.parse("2x2x3"), sample_sets=()))
