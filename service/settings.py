@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tirgemm._user_folders import SERVER_LOCK, SIGNING_KEY, user_data
+from tirgemm._user_folders import DATABASE, SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.log_lines import LogFormat
 from tirgemm.service.validation_words import TextForm, refusal
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 from tirgemm.tuning_db.access.api_keys import MIN_REQUESTS_PER_SECOND
+from tirgemm.tuning_db.database import damage_marker
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_leases import LONGEST_LEASE_S
 from tirgemm.tuning_db.queue.job_rows import MAX_RETRIES
@@ -126,6 +127,11 @@ class Settings(BaseSettings):
     @property
     def server_lock(self) -> Path:
         return self.data / SERVER_LOCK
+
+    @property
+    def damage_marker(self) -> Path | None:
+        """What is there once the folder's own database was found to be damaged; None for one that has a URL."""
+        return None if self.db else damage_marker(self.data / DATABASE)
 
     @property
     def worker_lock(self) -> Path:

@@ -8,7 +8,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,11 +62,10 @@ class Database(Closing):
         self.on_kernels_changed: Callable[[], None] = lambda: None
         """Called after each transaction of this object that has changed kernels, once others can see that."""
         self._upserts: dict[tuple[Any, ...], Any] = {}
-        self.damage = ""
-        """What was wrong with the file when it was last found to be damaged, empty while it never was."""
+        self._damage = ""
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
-            with translated(self.place):
+            with self.translating():
                 schema.upgrade(self.engine, self.place)
             self.blobs = BlobStore(self.data_dir / "blobs")
         except BaseException:
@@ -86,19 +85,37 @@ class Database(Closing):
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """``translated``, which also sets ``damage`` where the file is damaged."""
+        """``translated``, which also leaves ``damage_marker`` in the data folder whose database is damaged."""
         try:
             with translated(self.place):
                 yield
         except DamagedDatabase as error:
-            self.damage = str(error)
+            self._damage = str(error)
+            if self._is_embedded:
+                with suppress(OSError):  # the folder may be read-only
+                    damage_marker(self.data_dir / DATABASE).write_text(f"{error}\n", encoding="utf-8")
             raise
+
+    @property
+    def damage(self) -> str:
+        """What was wrong with the file when this object last found it to be damaged, or, where it is the data folder's,
+        any process since it was last repaired; else empty."""
+        if self._damage or not self._is_embedded:
+            return self._damage
+        try:
+            return damage_marker(self.data_dir / DATABASE).read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
 
     @property
     def writable(self) -> bool:
         """Whether the file and its folder may be written, as far as they say; of PostgreSQL always true."""
         path = Path(self.url.database or "")
         return not self.is_sqlite or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
+
+    @property
+    def _is_embedded(self) -> bool:
+        return self.is_sqlite and Path(str(self.url.database)) == self.data_dir / DATABASE
 
     @property
     def is_sqlite(self) -> bool:
@@ -196,6 +213,11 @@ class ClockedTables:
         return self.db.now(connection) if self._clock is None else self._clock()
 
 
+def damage_marker(file: Path) -> Path:
+    """The file that says of the SQLite database of a data folder that it was found to be damaged."""
+    return file.with_name(f"{file.name}.damaged")
+
+
 def make_folder(folder: Path) -> None:
     """Make ``folder`` and check that it can be written. StoreError says why not."""
     try:
@@ -231,7 +253,7 @@ def _translate(error: Exception, place: str) -> StoreError:
         return StoreUnavailable(f"database {place}: {words}; its folder has to be there, and this user to write it")
     if "not a database" in words or "malformed" in words:
         return DamagedDatabase(
-            f"database {place} is damaged ({words}); put a backup back, or move the file away to start afresh"
+            f"database {place} is damaged ({words}); {schema.MEND}, or move the file away to start afresh"
         )
     # psycopg's, by SQLSTATE: no connection (none, 08), a deadlock (40), a server that is full (53) or ends (57).
     sqlstate = getattr(origin, "sqlstate", "")

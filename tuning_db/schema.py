@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 HEAD = "0014"
 KNOWN = tuple(f"{number:04}" for number in range(1, int(HEAD) + 1))
 MIGRATIONS = Path(__file__).parent / "migrations"
+# What to do about a damaged file of SQLite.
+MEND = "`tirgemm serve` repairs it by itself, `tirgemm db repair` by hand; or put a backup back"
 # Any number, as long as every tirgemm takes the same one.
 _ADVISORY_LOCK = 7_415_013
 
@@ -89,9 +91,17 @@ def _require_whole(connection: Connection, place: str) -> None:
     """Raise DamagedDatabase where SQLite finds a fault: what copies rows could lose more of them."""
     said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().first()
     if said != "ok":
-        raise DamagedDatabase(
-            f"database {place} is damaged ({said}) and was not brought to schema {HEAD}; put a backup back"
-        )
+        raise DamagedDatabase(f"database {place} is damaged ({said}) and was not brought to schema {HEAD}; {MEND}")
+
+
+def create(connection: Connection, revision: str) -> None:
+    """Make the tables of that version of the schema in an empty database."""
+    from alembic import command
+
+    if revision == HEAD:
+        _run(connection)
+    else:
+        command.upgrade(alembic_config(connection), revision)
 
 
 def _run(connection: Connection) -> None:

@@ -15,15 +15,15 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.service.commands.upkeep import backup, prune, restore
+from tirgemm.service.commands.upkeep import backup, prune, repair, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
 if TYPE_CHECKING:
     from tirgemm.tuning.records import Candidate
 
-app = console.command_group("Inspect, export, import, merge, prune and back up the tuning database.")
+app = console.command_group("Inspect, export, import, merge, prune, back up and repair the tuning database.")
 app.command()(collect)
-for _upkeep in (prune, backup, restore):
+for _upkeep in (prune, backup, restore, repair):
     app.command()(_upkeep)
 # Parts of the problems that a new model is tried on, each by a model of the others.
 TRAINING_FOLDS = 8

@@ -1,4 +1,5 @@
-"""``tirgemm db prune | backup | restore``: retention by age, backups while the service runs, and putting one back."""
+"""``tirgemm db prune | backup | restore | repair``: retention by age, backups while the service runs, putting one back,
+and repair of a damaged database."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tirgemm._terminal.console import Json
 from tirgemm._user_folders import SERVER_LOCK, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.tuning_db.data_folder import existing_database
+from tirgemm.tuning_db.data_folder import database_file, existing_database, require_database
 
 _AGE = re.compile(r"([0-9]+)([smhd]?)")
 _MAX_AGE = 999_999_999
@@ -127,6 +128,25 @@ def restore(
                 note_command(database, "db restore", str(folder.absolute()))
     document = asdict(restored) | {"data": str(target)}
     console.emit(as_json, document, lambda: console.out.print(f"{target}: {restored.blobs} blobs are back"))
+
+
+def repair(data: Data = None, db: Url = None, as_json: Json = False) -> None:
+    """Repair the damaged SQLite database of a data folder that nobody serves: its indexes, or a new one of every row
+    that can be read. The damaged file is kept beside it."""
+    from tirgemm.service.jobs.data_lock import ProcessLock
+    from tirgemm.tuning_db.upkeep.repair import repair as repair_database
+
+    if db is not None:
+        raise InvalidRequest("what is repaired is the SQLite file of a data folder: leave out --db and TIRGEMM_DB")
+    file = database_file(data)
+    require_database(data, None, "give its folder with --data")
+    with ProcessLock(file.with_name(SERVER_LOCK), f"data folder {file.parent}"):
+        done = repair_database(file, file.parent)
+
+    def show() -> None:
+        console.out.print(str(done), markup=False, soft_wrap=True)
+
+    console.emit(as_json, done.to_json(), show)
 
 
 def age_seconds(text: str) -> float:

@@ -16,6 +16,7 @@ from tirgemm.service.commands import service_options as options
 SUPERVISED_WAIT_SECONDS = 20.0
 # The exit code of one whose main thread hangs.
 HUNG = 70
+_REPAIRS = "its server repairs it while no worker has it open; start this worker again"
 
 
 def worker(
@@ -34,13 +35,14 @@ def worker(
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where there is no such database or device, another worker of this machine is on it, or a setting is
-    wrong, and with 70 when it hangs.
+    Exits with 2 where there is no such database or device, the database is damaged, another worker of this machine is
+    on it, or a setting is wrong, and with 70 when it hangs.
     """
     arguments = options.of_settings(locals())
     from tirgemm.artifact.sign import Signer
-    from tirgemm.errors import TirgemmError
+    from tirgemm.errors import DamagedDatabase, TirgemmError
     from tirgemm.service.http.state import open_database
+    from tirgemm.service.jobs.damage_watch import DamageWatch
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.heartbeat import Heartbeat
@@ -64,6 +66,8 @@ def worker(
             settings.db or None,
             f"a worker joins a service that is there: start that first, with `tirgemm serve --data {settings.data}`",
         )
+        if parent is None and settings.damage_marker is not None and settings.damage_marker.is_file():
+            raise DamagedDatabase(f"the database in {settings.data} was found to be damaged: {_REPAIRS}")
         require_devices(settings)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
@@ -92,10 +96,15 @@ def worker(
             switch_often()  # the searches of all devices share it
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
+            # The server ends the worker that it started.
+            marker = settings.damage_marker if parent is None else None
             try:
-                runner.run()
+                with DamageWatch(marker, runner.stop) as watch:
+                    runner.run()
             finally:
                 fleet.close()
+            if watch.seen:
+                raise DamagedDatabase(f"database {database.place} is damaged: {_REPAIRS}")
     except TirgemmError as error:
         typer.echo(
             json.dumps({"error": error.code, "detail": str(error)}) if as_json else f"tirgemm worker: {error}", err=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -93,18 +94,21 @@ class ServiceState:
     ) -> ServiceState:
         """Open the data folder: the database, with the figures and documents of kernels that an older tirgemm stored,
         and the signing key, made where absent. Raises what open_database does."""
-        database = open_database(settings, REQUEST_SECONDS)
-        add_missing_rows(database)
-        signer = Signer.load_or_create(settings.signing_key)
-        return cls(
-            settings,
-            database,
-            LayeredStore(database),
-            JobQueue(database),
-            signer.public,
-            memory=memory or GroupMemory(),
-            candidates_after=candidates_after,
-        )
+        with ExitStack() as stack:
+            database = stack.enter_context(open_database(settings, REQUEST_SECONDS))
+            add_missing_rows(database)
+            signer = Signer.load_or_create(settings.signing_key)
+            opened = cls(
+                settings,
+                database,
+                LayeredStore(database),
+                JobQueue(database),
+                signer.public,
+                memory=memory or GroupMemory(),
+                candidates_after=candidates_after,
+            )
+            stack.pop_all()
+        return opened
 
     def close(self) -> None:
         """Write what the log of uses still lacks, and close what is open."""

@@ -18,9 +18,11 @@ from tirgemm._client.own_service import is_loopback
 from tirgemm._interpreter import switch_often
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
 from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.damage_watch import DamageWatch
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
 from tirgemm.service.server.http_server import HttpServer, exit_at_signals
+from tirgemm.service.server.repairs import open_repaired
 from tirgemm.service.server.server_group import ServerGroup
 from tirgemm.service.settings import Settings
 from tirgemm.service.traces import traces_of
@@ -31,24 +33,45 @@ logger = logging.getLogger("tirgemm.service")
 
 Announce = Callable[[dict[str, Any]], None]
 WORKER_SECONDS = 60.0
+# A disk that goes on losing pages must not have the service restarted all the time.
+REPAIR_PAUSE_SECONDS = 3600.0
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT. A SQLite database that was found to be damaged is repaired before it is served;
+    where a process of the service meets damage later, all of them end first.
 
     ``announce`` gets ``{"url", "host", "port", "pid", "data", "started_at"}``, as ``server.json`` in the data folder
     does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
     another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest, as ``require_keys`` does.
     """
     switch_often()
+    asked_to_exit = threading.Event()
     with ExitStack() as stack:
         stack.enter_context(traces_of(settings, "tirgemm-server"))
         make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
         settings.server_file.unlink(missing_ok=True)
-        state = stack.enter_context(closing(ServiceState.open(settings)))
-        require_keys(state)
-        listener = stack.enter_context(_listen(settings.host, settings.port))
+        with ExitStack() as opening:
+            state = opening.enter_context(closing(open_repaired(settings)))
+            require_keys(state)
+            listener = stack.enter_context(_listen(settings.host, settings.port))
+            opening.pop_all()
+        not_before = time.monotonic()
+        while _serve(state, listener, announce, asked_to_exit, not_before):
+            # Meanwhile connections wait: the socket listens on.
+            not_before = time.monotonic() + REPAIR_PAUSE_SECONDS
+            state, announce = open_repaired(settings), _announced
+
+
+def _serve(
+    state: ServiceState, listener: socket.socket, announce: Announce, asked_to_exit: threading.Event, not_before: float
+) -> bool:
+    """Serve until asked to exit, or until the database is found to be damaged, but for that not before then; whether
+    to serve again. Everything that this process started and that has the database open is ended by then."""
+    settings = state.settings
+    with ExitStack() as stack:
+        stack.enter_context(closing(state))
         supervisor = None
         if settings.worker:
             supervisor = Supervisor(
@@ -59,7 +82,14 @@ def run_server(settings: Settings, announce: Announce) -> None:
             server = ServerGroup(settings, newest_candidate(state.database), supervisor)
         else:
             server = HttpServer(state)
-        exit_at_signals(server.ask_to_exit)
+
+        def ask_to_exit() -> None:
+            asked_to_exit.set()
+            server.ask_to_exit()
+
+        exit_at_signals(ask_to_exit)
+        if asked_to_exit.is_set():
+            return False
         if supervisor is not None:
             supervisor.start()
             stack.callback(supervisor.stop)
@@ -71,7 +101,17 @@ def run_server(settings: Settings, announce: Announce) -> None:
         announcer.start()
         stack.callback(announcer.join)
         stack.callback(server.ask_to_exit)
-        server.run(sockets=[listener])
+        watch = stack.enter_context(DamageWatch(settings.damage_marker, server.ask_to_exit, not_before))
+        # Uvicorn closes the socket that it is given.
+        server.run(sockets=[stack.enter_context(listener.dup())])
+    if watch.seen and not asked_to_exit.is_set():
+        logger.error("the service stops, repairs its damaged database and starts again")
+        return True
+    return False
+
+
+def _announced(_info: dict[str, Any]) -> None:
+    """It was announced when it started."""
 
 
 def require_keys(state: ServiceState) -> None:

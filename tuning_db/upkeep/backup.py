@@ -21,7 +21,7 @@ from tirgemm.artifact.regular_file import read_regular
 from tirgemm.artifact.signing_keys import copy_keys
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
-from tirgemm.tuning_db.database import Database, translated
+from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ArtifactRow
 from tirgemm.tuning_db.schema import HEAD, require_known
 from tirgemm.tuning_db.times import iso
@@ -182,6 +182,7 @@ def _replace_sqlite(source: Path, target: Path) -> None:
         for end in ("-wal", "-shm", "-journal"):
             target.with_name(f"{target.name}{end}").unlink(missing_ok=True)
         fresh.replace(target)
+    damage_marker(target).unlink(missing_ok=True)
 
 
 def _named(file: Path) -> list[str]:
