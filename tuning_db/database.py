@@ -48,13 +48,15 @@ class Database(Closing):
     """SQLite or PostgreSQL with the current schema, and a folder of blobs. Safe from several threads and processes.
 
     ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
-    or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen. Raises
-    SchemaTooNew for the database of a newer tirgemm, before anything is written,
-    StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
+    or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen; an ``embedded``
+    file is the data folder's own, which its service repairs. Raises SchemaTooNew for the database of a newer tirgemm,
+    before anything is written, StoreError where it cannot be opened, and MissingExtra where the driver is not
+    installed.
     """
 
-    def __init__(self, url: str, data_dir: Path, limit_s: float | None = None) -> None:
+    def __init__(self, url: str, data_dir: Path, limit_s: float | None = None, *, embedded: bool = False) -> None:
         self.url = _parse(url)
+        self._is_embedded = embedded
         self.data_dir = Path(data_dir)
         make_folder(self.data_dir)
         self.engine = self._connect(limit_s)
@@ -76,7 +78,7 @@ class Database(Closing):
     def embedded(cls, data_dir: Path) -> Database:
         """The SQLite database and the blobs of one folder, made where absent."""
         folder = Path(data_dir).absolute()
-        return cls(URL.create("sqlite", database=str(folder / DATABASE)).render_as_string(), folder)
+        return cls(URL.create("sqlite", database=str(folder / DATABASE)).render_as_string(), folder, embedded=True)
 
     @property
     def place(self) -> str:
@@ -112,10 +114,6 @@ class Database(Closing):
         """Whether the file and its folder may be written, as far as they say; of PostgreSQL always true."""
         path = Path(self.url.database or "")
         return not self.is_sqlite or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
-
-    @property
-    def _is_embedded(self) -> bool:
-        return self.is_sqlite and Path(str(self.url.database)) == self.data_dir / DATABASE
 
     @property
     def is_sqlite(self) -> bool:

@@ -15,12 +15,23 @@ from typing import Any
 import pytest
 from sqlalchemy import NullPool, create_engine
 
-from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, damage_page, kernel
+from tests.contract.storage.databases import DEVICE, kernel
 from tests.helpers.command_line import own_folders, runner
+from tests.tuning_db.damaged_databases import (
+    CANDIDATES,
+    PAGE,
+    contents,
+    damage,
+    damage_root,
+    lost,
+    require_whole,
+    rows,
+    whole_folder,
+)
 from tirgemm._user_folders import DATABASE, SERVER_LOCK
 from tirgemm.errors import AlreadyRunning, DamagedDatabase, InvalidRequest, SchemaTooNew, StorageFull
 from tirgemm.service.jobs.data_lock import ProcessLock
-from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore, schema
+from tirgemm.tuning_db import Database, SqlStore, schema
 from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.access.audit import AuditLog
 from tirgemm.tuning_db.database import damage_marker
@@ -28,73 +39,16 @@ from tirgemm.tuning_db.upkeep import repair as repairs
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.repair import Repaired, repair, repair_if_found_damaged
 
-CANDIDATES = 120
-PAGE = 4096
-
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with candidates on many pages, two kernels, a queued job and an API key."""
-    # The first new database of a test process is migrated, others are made as that one turned out (``conftest``).
-    Database.embedded(tmp_path_factory.mktemp("first")).close()
-    folder = tmp_path_factory.mktemp("whole")
-    with Database.embedded(folder) as database:
-        store = SqlStore(database)
-        for number in range(1, CANDIDATES + 1):
-            store.add_candidate(candidate(number, config=config(number), message=f"<candidate {number}>"))
-        for _ in range(2):
-            store.put_kernel(kernel(artifact_sha256=store.put_blob(b"artifact"), artifact_bytes=8))
-        JobQueue(database).submit(JobRequest(GEMM, DEVICE))
-        KeyTable(database).create("a team", "read")
-    return folder
+    return whole_folder(tmp_path_factory)
 
 
 @pytest.fixture
 def data(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of a data folder."""
     return Path(shutil.copytree(whole, tmp_path / "data"))
-
-
-def damage(folder: Path, content: str) -> None:
-    """Overwrite the one page of the file that holds this text, of which there is one."""
-    file = folder / DATABASE
-    data = bytearray(file.read_bytes())
-    assert data.count(content.encode()) == 1
-    start = data.index(content.encode()) // PAGE * PAGE
-    data[start : start + PAGE] = b"\xff" * PAGE
-    file.write_bytes(data)
-
-
-def damage_root(folder: Path, name: str) -> None:
-    """Overwrite the first page of a table or an index."""
-    with Database.embedded(folder) as database:
-        damage_page(database, name)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
-def rows(folder: Path, table: str) -> int:
-    with closing(sqlite3.connect(folder / DATABASE)) as connection:
-        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-
-
-def lost(done: Repaired) -> dict[str, int | None]:
-    return {table.name: table.lost for table in done.lost}
-
-
-def require_whole(folder: Path) -> None:
-    """The database is whole, can be written, and answers with the newer kernel, which is listed."""
-    with Database.embedded(folder) as database:
-        assert check(database) == []
-        store = SqlStore(database)
-        newest = store.kernel(GEMM, DEVICE.key, "sustained")
-        assert newest is not None
-        assert newest.id in [record.id for record in store.kernels()]
-        with database.read() as connection:
-            assert connection.exec_driver_sql("SELECT max(seq) FROM kernel_figures").scalar() == 2
-        store.add_candidate(candidate(CANDIDATES + 1, config=config(CANDIDATES + 1)))
 
 
 @pytest.mark.parametrize("index", ["ix_candidates_counts", "sqlite_autoindex_candidates_1", "ix_kernel_figures_us_seq"])
@@ -321,8 +275,7 @@ def test_only_what_was_found_to_be_damaged_is_looked_at(data: Path, caplog: pyte
 
 def test_a_file_that_a_url_names_is_left_to_its_owner(data: Path) -> None:
     damage(data, "<candidate 60>")
-    elsewhere = data.with_name("elsewhere")
-    with Database(f"sqlite:///{data / DATABASE}", elsewhere) as database:
+    with Database(f"sqlite:///{data / DATABASE}", data) as database:
         with pytest.raises(DamagedDatabase):
             SqlStore(database).history(DEVICE.key, "sustained")
         assert database.damage != ""

@@ -18,6 +18,7 @@ from sqlalchemy import URL, NullPool, create_engine
 
 from tirgemm.errors import AlreadyRunning
 from tirgemm.tuning_db import schema
+from tirgemm.tuning_db.upkeep.repair_files import created
 from tirgemm.tuning_db.upkeep.salvage import is_damage
 
 # The bytes of a file that SQLite locks (its file ``os.h``): PENDING_BYTE, and behind it those of writers and readers.
@@ -49,6 +50,8 @@ def make_readable(content: BinaryIO, work: Path) -> bool:
     write-ahead log, if it needs one, lies beside ``work`` already."""
     fresh = work.with_name(f"{work.name}.new")
     try:
+        with created(fresh):
+            pass
         engine = create_engine(URL.create("sqlite", database=str(fresh)), poolclass=NullPool)
         with engine.begin() as connection:
             schema.create(connection, schema.HEAD)
@@ -62,7 +65,7 @@ def make_readable(content: BinaryIO, work: Path) -> bool:
     finally:
         fresh.unlink(missing_ok=True)
     content.seek(0)
-    with work.open("w+b") as copy:
+    with created(work) as copy:
         shutil.copyfileobj(content, copy, 1 << 20)
         length = copy.tell()
         for number in numbers:

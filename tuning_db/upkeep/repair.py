@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import errno
 import logging
-import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,9 +25,9 @@ from tirgemm.tuning_db.access.audit import note_command
 from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ApiKeyRow, KernelDocumentRow, KernelFigureRow, KernelVersionRow
-from tirgemm.tuning_db.times import iso
 from tirgemm.tuning_db.upkeep.first_pages import locked_bytes, make_readable
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
+from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created
 from tirgemm.tuning_db.upkeep.salvage import DamagedTable, columns_of, drop_what_refers_to_nothing, is_damage
 
 # Made of the kernels, all of them anew: a figure that is wrong could not be told from one that is right.
@@ -93,30 +90,36 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
 
     Raises AlreadyRunning where anybody still has it open after ``wait_s``, DamagedDatabase where SQLite can read
     nothing of it, SchemaTooNew, InvalidRequest for what is no tuning database, and StoreError; the file is
-    then as it was.
+    then as it was, or its bytes lie beside it.
     """
     if not file.is_file():
         raise InvalidRequest(f"there is no database file {file}")
+    marker, file = damage_marker(file), file.resolve()
+    files = RepairFiles(file)
     try:
         with translated(str(file)), ExitStack() as stack:
+            # The content is opened behind the lock and closed behind the connection: a process that closes a file gives
+            # up all locks that it has on it.
             try:
                 damaged = _locked(file, wait_s)
             except DamagedDatabase as error:
                 content = stack.enter_context(locked_bytes(file))
-                done = _with_new_first_pages(file, content, error, partial(_rename, file=file))
+                stack.enter_context(files)
+                files.put_log_back(content)
+                rows = _with_new_first_pages(files, content, error)
+                files.begin_to_write()
+                files.put_in_place()
+                done = Repaired(file, files.done(), rows)
             else:
-                # Opened behind the lock and closed behind the connection: a process that closes a file gives up all
-                # locks that it has on it.
                 content = stack.enter_context(file.open("rb"))
                 stack.enter_context(closing(damaged))
-                try:
-                    done = _repair(damaged, file, content, data_dir)
-                except DamagedDatabase as error:
-                    done = _with_new_first_pages(file, content, error, partial(_write_over, damaged=damaged))
-            damage_marker(file).unlink(missing_ok=True)
+                stack.enter_context(files)
+                done = _repair(damaged, files, content, data_dir)
+            marker.unlink(missing_ok=True)
     except OSError as error:
         kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
-        raise kind(f"database {file} was not repaired: {error.strerror}; it is as it was") from error
+        kept = f"as it was before: {files.unfinished}" if files.unfinished.is_file() else "it is as it was"
+        raise kind(f"database {file} was not repaired: {error.strerror}; {kept}") from error
     if done.damaged_file is not None:
         with Database(_url(file), data_dir) as database:
             note_command(database, "db repair", str(done))
@@ -165,7 +168,32 @@ def _unreadable(file: Path, why: object) -> DamagedDatabase:
     return DamagedDatabase(f"{words}; put a backup back, or move the file away to start afresh")
 
 
-def _repair(damaged: sqlite3.Connection, file: Path, content: BinaryIO, data_dir: Path) -> Repaired:
+def _repair(damaged: sqlite3.Connection, files: RepairFiles, content: BinaryIO, data_dir: Path) -> Repaired:
+    """Repair what SQLite can open; where nothing can be read of it, by its first pages."""
+    keys_lost = False
+    try:
+        revision, names = _contents(damaged, files.file)
+        if _is_whole(damaged):
+            files.done()  # of a repair that was killed at its very end
+            return Repaired(files.file)
+        files.keep(content)
+        tables = {name: DamagedTable(damaged, name) for name in sorted(names) if not name.startswith("sqlite_")}
+        rows = _with_new_indexes(damaged, files.work, tables)
+        if rows is None:
+            rows = _salvaged(damaged, files, tables, revision)
+            keys_lost = any(each.name == ApiKeyRow.__tablename__ and not each.rows and each.lost != 0 for each in rows)
+            _complete(files.work, data_dir, keys_lost=keys_lost)
+    except DamagedDatabase as error:
+        files.drop()
+        rows = _with_new_first_pages(files, content, error)
+    files.begin_to_write()
+    with closing(sqlite3.connect(files.work)) as whole:
+        whole.backup(damaged)
+    return Repaired(files.file, files.done(), rows, keys_lost)
+
+
+def _contents(damaged: sqlite3.Connection, file: Path) -> tuple[str | None, set[str]]:
+    """The version of the schema, None where that is lost, and the names of the tables."""
     try:
         names = {row[0] for row in damaged.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
@@ -177,65 +205,17 @@ def _repair(damaged: sqlite3.Connection, file: Path, content: BinaryIO, data_dir
     revision = _revision(damaged, names)
     if revision is not None:
         schema.require_known(revision, str(file))
-    if _is_whole(damaged):
-        return Repaired(file)
-    work, kept = _work_and_kept(file)
-    try:
-        _keep(file, content, kept)
-        tables = {name: DamagedTable(damaged, name) for name in sorted(names) if not name.startswith("sqlite_")}
-        rows = _with_new_indexes(damaged, work, tables)
-        keys_lost = False
-        if rows is None:
-            rows = _salvaged(damaged, file, work, tables, revision)
-            keys_lost = any(each.name == ApiKeyRow.__tablename__ and not each.rows and each.lost != 0 for each in rows)
-            _complete(work, data_dir, keys_lost=keys_lost)
-        _write_over(work, damaged)
-    except BaseException:
-        _delete(kept)
-        raise
-    finally:
-        _delete(work)
-    return Repaired(file, kept, rows, keys_lost)
+    return revision, names
 
 
-def _with_new_first_pages(file: Path, content: BinaryIO, why: DamagedDatabase, put: Callable[[Path], None]) -> Repaired:
-    """Repair a file that cannot be read: by its first pages, where those alone are damaged; else raise ``why``."""
-    work, kept = _work_and_kept(file)
-    try:
-        _keep(file, content, kept)
-        with suppress(FileNotFoundError):
-            shutil.copy(_beside(kept, "-wal"), _beside(work, "-wal"))
-        if not make_readable(content, work):
-            raise why
-        with closing(sqlite3.connect(work)) as whole:
-            names = [
-                row[0] for row in whole.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-            ]
-            rows = tuple(RepairedTable(name, _rows(whole, name), 0) for name in names if name not in _UNTOLD)
-        put(work)
-    except BaseException:
-        _delete(kept)
-        raise
-    finally:
-        _delete(work)
-    return Repaired(file, kept, rows)
-
-
-def _write_over(work: Path, damaged: sqlite3.Connection) -> None:
-    with closing(sqlite3.connect(work)) as whole:
-        whole.backup(damaged)
-
-
-def _rename(work: Path, file: Path) -> None:
-    """For a file that SQLite can neither open nor, therefore, write. Its log first, which is not the new file's."""
-    shutil.copymode(file, work)
-    for end in ("-wal", "-shm", "-journal"):
-        _beside(file, end).unlink(missing_ok=True)
-    work.replace(file)
-
-
-def _work_and_kept(file: Path) -> tuple[Path, Path]:
-    return file.with_name(f"{file.name}.repair"), file.with_name(f"{file.name}.damaged-{iso().replace(':', '')}")
+def _with_new_first_pages(files: RepairFiles, content: BinaryIO, why: DamagedDatabase) -> tuple[RepairedTable, ...]:
+    """Make a file that cannot be read whole by its first pages, where those alone are damaged; else raise ``why``."""
+    files.copy_log(files.keep(content))
+    if not make_readable(content, files.work):
+        raise why
+    with closing(sqlite3.connect(files.work)) as whole:
+        names = [row[0] for row in whole.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        return tuple(RepairedTable(name, _rows(whole, name), 0) for name in names if name not in _UNTOLD)
 
 
 def _is_whole(connection: sqlite3.Connection) -> bool:
@@ -256,22 +236,13 @@ def _revision(damaged: sqlite3.Connection, names: set[str]) -> str | None:
     return None
 
 
-def _keep(file: Path, content: BinaryIO, kept: Path) -> None:
-    """Copy the bytes of a database, and of its write-ahead log, where it has one."""
-    content.seek(0)
-    with kept.open("xb") as copy:
-        shutil.copyfileobj(content, copy, 1 << 20)
-    shutil.copymode(file, kept)
-    log = _beside(file, "-wal")
-    if log.is_file() and log.stat().st_size:
-        shutil.copy(log, _beside(kept, "-wal"))
-
-
 def _with_new_indexes(
     damaged: sqlite3.Connection, work: Path, tables: dict[str, DamagedTable]
 ) -> tuple[RepairedTable, ...] | None:
     """A copy of the file at ``work`` with its indexes built anew, and what is in it; None where that does not make it
     whole, or where an index knew of more rows than the tables have."""
+    with created(work):
+        pass
     with closing(sqlite3.connect(work, isolation_level=None)) as copy:
         damaged.backup(copy)
         try:
@@ -289,10 +260,13 @@ def _with_new_indexes(
 
 
 def _salvaged(
-    damaged: sqlite3.Connection, file: Path, work: Path, tables: dict[str, DamagedTable], revision: str | None
+    damaged: sqlite3.Connection, files: RepairFiles, tables: dict[str, DamagedTable], revision: str | None
 ) -> tuple[RepairedTable, ...]:
-    """A new database at ``work`` with every row that can be read; none of the rows refers to one that is lost."""
-    _delete(work)
+    """A new database to work on with every row that can be read; none of the rows refers to one that is lost."""
+    work = files.work
+    files.drop_work()
+    with created(work):
+        pass
     with closing(sqlite3.connect(work)) as fresh:
         (size,) = damaged.execute("PRAGMA page_size").fetchone()
         fresh.execute(f"PRAGMA page_size = {size}")
@@ -311,7 +285,7 @@ def _salvaged(
             if table is None:
                 continue
             if columns_of(damaged, name) != columns:
-                raise _unreadable(file, f"its table {name} is not that of schema {revision or schema.HEAD}")
+                raise _unreadable(files.file, f"its table {name} is not that of schema {revision or schema.HEAD}")
             put = f'INSERT OR IGNORE INTO "{name}" ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})'
             fresh.executemany(put, table.rows(columns))
         drop_what_refers_to_nothing(fresh)
@@ -357,12 +331,3 @@ def _rows(connection: sqlite3.Connection, table: str) -> int:
 
 def _url(file: Path) -> str:
     return URL.create("sqlite", database=str(file.absolute())).render_as_string()
-
-
-def _beside(file: Path, end: str) -> Path:
-    return file.with_name(f"{file.name}{end}")
-
-
-def _delete(file: Path) -> None:
-    for end in ("", "-wal", "-shm", "-journal", ".damaged"):
-        _beside(file, end).unlink(missing_ok=True)

@@ -1,0 +1,77 @@
+"""A data folder whose database is damaged, for the tests of its repair."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, damage_page, kernel
+from tirgemm._user_folders import DATABASE
+from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.access.api_keys import KeyTable
+from tirgemm.tuning_db.upkeep.admin import check
+from tirgemm.tuning_db.upkeep.repair import Repaired
+
+CANDIDATES = 120
+PAGE = 4096
+
+
+def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with candidates on many pages, two kernels, a queued job and an API key."""
+    # The first new database of a test process is migrated, others are made as that one turned out (``conftest``).
+    Database.embedded(tmp_path_factory.mktemp("first")).close()
+    folder = tmp_path_factory.mktemp("whole")
+    with Database.embedded(folder) as database:
+        store = SqlStore(database)
+        for number in range(1, CANDIDATES + 1):
+            store.add_candidate(candidate(number, config=config(number), message=f"<candidate {number}>"))
+        for _ in range(2):
+            store.put_kernel(kernel(artifact_sha256=store.put_blob(b"artifact"), artifact_bytes=8))
+        JobQueue(database).submit(JobRequest(GEMM, DEVICE))
+        KeyTable(database).create("a team", "read")
+    return folder
+
+
+def damage(folder: Path, content: str) -> None:
+    """Overwrite the one page of the file that holds this text, of which there is one."""
+    file = folder / DATABASE
+    data = bytearray(file.read_bytes())
+    assert data.count(content.encode()) == 1
+    start = data.index(content.encode()) // PAGE * PAGE
+    data[start : start + PAGE] = b"\xff" * PAGE
+    file.write_bytes(data)
+
+
+def damage_root(folder: Path, name: str) -> None:
+    """Overwrite the first page of a table or an index."""
+    with Database.embedded(folder) as database:
+        damage_page(database, name)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def rows(folder: Path, table: str) -> int:
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def lost(done: Repaired) -> dict[str, int | None]:
+    return {table.name: table.lost for table in done.lost}
+
+
+def require_whole(folder: Path) -> None:
+    """The database is whole, can be written, and answers with the newer kernel, which is listed."""
+    with Database.embedded(folder) as database:
+        assert check(database) == []
+        store = SqlStore(database)
+        newest = store.kernel(GEMM, DEVICE.key, "sustained")
+        assert newest is not None
+        assert newest.id in [record.id for record in store.kernels()]
+        with database.read() as connection:
+            assert connection.exec_driver_sql("SELECT max(seq) FROM kernel_figures").scalar() == 2
+        store.add_candidate(candidate(CANDIDATES + 1, config=config(CANDIDATES + 1)))
