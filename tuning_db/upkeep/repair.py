@@ -27,6 +27,7 @@ from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ApiKeyRow, KernelDocumentRow, KernelFigureRow, KernelVersionRow
 from tirgemm.tuning_db.upkeep.first_pages import locked_bytes, make_readable
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
+from tirgemm.tuning_db.upkeep.rebuilt_rows import rebuild_rows
 from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created
 from tirgemm.tuning_db.upkeep.salvage import DamagedTable, columns_of, drop_what_refers_to_nothing, is_damage
 
@@ -180,7 +181,7 @@ def _repair(damaged: sqlite3.Connection, files: RepairFiles, content: BinaryIO, 
         tables = {name: DamagedTable(damaged, name) for name in sorted(names) if not name.startswith("sqlite_")}
         rows = _with_new_indexes(damaged, files.work, tables)
         if rows is None:
-            rows = _salvaged(damaged, files, tables, revision)
+            rows = _salvaged(damaged, files, tables, revision, data_dir)
             keys_lost = any(each.name == ApiKeyRow.__tablename__ and not each.rows and each.lost != 0 for each in rows)
             _complete(files.work, data_dir, keys_lost=keys_lost)
     except DamagedDatabase as error:
@@ -260,7 +261,11 @@ def _with_new_indexes(
 
 
 def _salvaged(
-    damaged: sqlite3.Connection, files: RepairFiles, tables: dict[str, DamagedTable], revision: str | None
+    damaged: sqlite3.Connection,
+    files: RepairFiles,
+    tables: dict[str, DamagedTable],
+    revision: str | None,
+    data_dir: Path,
 ) -> tuple[RepairedTable, ...]:
     """A new database to work on with every row that can be read; none of the rows refers to one that is lost."""
     work = files.work
@@ -288,6 +293,7 @@ def _salvaged(
                 raise _unreadable(files.file, f"its table {name} is not that of schema {revision or schema.HEAD}")
             put = f'INSERT OR IGNORE INTO "{name}" ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})'
             fresh.executemany(put, table.rows(columns))
+        rebuild_rows(damaged, fresh, data_dir / "blobs")
         drop_what_refers_to_nothing(fresh)
         _go_on_counting(damaged, fresh, tables)
         fresh.execute("COMMIT")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG)
 _NUMBERS = -(2**63), 2**63 - 1
-# Where nothing tells how far the row numbers of a table go, so many are tried behind the last one that was read.
+# Where nothing tells how far the row numbers of a table go, so many are tried behind the last one that was met.
 _TRIED = 1 << 14
+# So many spans of row numbers are tried of a table, the widest first: its last page has no end that could be read.
+_SPANS = 1 << 20
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -25,8 +28,8 @@ def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
 
 class DamagedTable:
     """A table of a damaged file. ``known`` is the number of its rows by the index that knows of most, None where no
-    index can be read, and ``last`` the largest of their numbers. ``intact`` turns false once ``rows`` could not read
-    all that is there."""
+    index can be read, and ``last`` the largest of their numbers, or the last that was given out. ``intact`` turns false
+    once ``rows`` could not read all that is there."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection
@@ -37,15 +40,18 @@ class DamagedTable:
         self._ended = True
         for index in self._indexes():
             self._count(f'SELECT total(1), max(rowid) FROM "{name}" INDEXED BY "{index}"')
+        if self.last is None:
+            self.last = self._given_out()
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """These columns of each row that can be read: up to the first damaged page, down to the last one, and what is
         between them by halves, so that a page costs only the rows that lie beneath it."""
         names = "".join(f', "{column}"' for column in columns)
         wanted = f'SELECT rowid{names} FROM "{self.name}" NOT INDEXED WHERE rowid > ? AND rowid < ? ORDER BY rowid'
-        spans = [_NUMBERS]
-        while spans:
-            low, high = spans.pop()
+        spans, tried = deque([_NUMBERS]), 0
+        while spans and tried < _SPANS:
+            tried += 1
+            low, high = spans.popleft()
             for order, inner in (("ASC", max), ("DESC", min)):
                 for row in self._read(f"{wanted} {order}", (low, high)):
                     low, high = (inner(low, row[0]), high) if order == "ASC" else (low, inner(high, row[0]))
@@ -57,7 +63,7 @@ class DamagedTable:
                 low, high = self._within_bounds(low, high)
                 if high - low > 2:
                     middle = (low + high + 1) // 2
-                    spans += [(middle - 1, high), (low, middle)]
+                    spans += [(low, middle), (middle - 1, high)]
 
     def _read(self, statement: str, values: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement up to the first that cannot be read."""
@@ -73,8 +79,26 @@ class DamagedTable:
     def _within_bounds(self, low: int, high: int) -> tuple[int, int]:
         """The row numbers that may exist: at either end of a table that is damaged there they would have no end."""
         low = max(low, 0)
-        last = low + _TRIED if self.last is None else self.last
-        return low, min(high, last + 1)
+        if self.last is None:
+            self.last = self._met(low) + _TRIED
+        return low, min(high, self.last + 1)
+
+    def _met(self, number: int) -> int:
+        """The largest row number that is met by steps which double."""
+        step = 1
+        while number + step < _NUMBERS[1]:
+            wanted = f'SELECT rowid FROM "{self.name}" NOT INDEXED WHERE rowid > ? AND rowid < ? ORDER BY rowid LIMIT 1'
+            rows = list(self._read(wanted, (number + step, _NUMBERS[1])))
+            number, step = (rows[0][0], 1) if rows else (number, 2 * step)
+        return number
+
+    def _given_out(self) -> int | None:
+        """The last row number that was given out, where that is counted and can be read."""
+        try:
+            given = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (self.name,)).fetchone()
+        except sqlite3.Error:  # there may be no such table
+            return None
+        return given[0] if given is not None and isinstance(given[0], int) else None
 
     def _indexes(self) -> list[str]:
         return [row[1] for row in self._connection.execute(f'PRAGMA index_list("{self.name}")')]
@@ -91,11 +115,12 @@ class DamagedTable:
 
 
 def drop_what_refers_to_nothing(connection: sqlite3.Connection) -> None:
-    """Do for each row that refers to a missing one what the schema says of the deletion of that one: forget it where it
-    says SET NULL, else delete the row, too."""
+    """Do for each row that refers to a missing one what the deletion of that one does: forget it where the row can be
+    without, else delete the row, too."""
     while broken := connection.execute("PRAGMA foreign_key_check").fetchall():
         for table, row, _parent, number in broken:
             keys = connection.execute(f'PRAGMA foreign_key_list("{table}")').fetchall()
-            column, on_delete = next((key[3], key[6]) for key in keys if key[0] == number)
-            change = f'UPDATE "{table}" SET "{column}" = NULL' if on_delete == "SET NULL" else f'DELETE FROM "{table}"'
+            column = next(key[3] for key in keys if key[0] == number)
+            needed = {row[1]: row[3] for row in connection.execute(f'PRAGMA table_info("{table}")')}[column]
+            change = f'DELETE FROM "{table}"' if needed else f'UPDATE "{table}" SET "{column}" = NULL'
             connection.execute(f"{change} WHERE rowid = ?", (row,))
