@@ -90,13 +90,20 @@ class ServiceState:
 
     @classmethod
     def open(
-        cls, settings: Settings, memory: GroupMemory | None = None, candidates_after: int | None = None
+        cls,
+        settings: Settings,
+        memory: GroupMemory | None = None,
+        candidates_after: int | None = None,
+        *,
+        complete: bool = True,
     ) -> ServiceState:
         """Open the data folder: the database, with the figures and documents of kernels that an older tirgemm stored,
-        and the signing key, made where absent. Raises what open_database does."""
+        and the signing key, made where absent. Not ``complete``: without those figures and documents, which takes
+        reading all kernels. Raises what open_database does."""
         with ExitStack() as stack:
             database = stack.enter_context(open_database(settings, REQUEST_SECONDS))
-            add_missing_rows(database)
+            if complete:
+                add_missing_rows(database)
             signer = Signer.load_or_create(settings.signing_key)
             opened = cls(
                 settings,

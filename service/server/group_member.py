@@ -28,7 +28,8 @@ def run_member(settings: Settings, member: Membership) -> None:
     with (
         traces_of(settings, "tirgemm-server"),
         socket.socket(fileno=member.listener) as listener,
-        closing(ServiceState.open(settings, memory, member.candidates_after)) as state,
+        # The process that started this one has completed the database, where that could be.
+        closing(ServiceState.open(settings, memory, member.candidates_after, complete=False)) as state,
     ):
         serve(HttpServer(state), listener)
 

@@ -22,7 +22,7 @@ from tirgemm.service.jobs.damage_watch import DamageWatch
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
 from tirgemm.service.server.http_server import HttpServer, exit_at_signals
-from tirgemm.service.server.repairs import open_repaired
+from tirgemm.service.server.repairs import Repairs
 from tirgemm.service.server.server_group import ServerGroup
 from tirgemm.service.settings import Settings
 from tirgemm.service.traces import traces_of
@@ -35,6 +35,8 @@ Announce = Callable[[dict[str, Any]], None]
 WORKER_SECONDS = 60.0
 # A disk that goes on losing pages must not have the service restarted all the time.
 REPAIR_PAUSE_SECONDS = 3600.0
+# After a repair that was not possible, the first time: twice as long each time.
+RETRY_SECONDS = 60.0
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
@@ -52,23 +54,33 @@ def run_server(settings: Settings, announce: Announce) -> None:
         make_folder(settings.data)
         stack.enter_context(ProcessLock(settings.server_lock, f"data folder {settings.data}"))
         settings.server_file.unlink(missing_ok=True)
-        with ExitStack() as opening:
-            state = opening.enter_context(closing(open_repaired(settings)))
-            require_keys(state)
-            listener = stack.enter_context(_listen(settings.host, settings.port))
-            opening.pop_all()
-        not_before = time.monotonic()
-        while _serve(state, listener, announce, asked_to_exit, not_before):
-            # Meanwhile connections wait: the socket listens on.
-            not_before = time.monotonic() + REPAIR_PAUSE_SECONDS
-            state, announce = open_repaired(settings), _announced
+        listener = stack.enter_context(_listen(settings.host, settings.port))
+        repairs = Repairs(settings, listener, asked_to_exit)
+        state = repairs.open()
+        if state is not None:
+            with ExitStack() as opening:
+                opening.enter_context(closing(state))
+                require_keys(state)
+                opening.pop_all()
+        announce = _once(announce)
+        not_before, retry_s = time.monotonic(), RETRY_SECONDS
+        while state is not None and _serve(state, listener, announce, repairs, asked_to_exit, not_before):
+            state = repairs.open_again()
+            retry_s = RETRY_SECONDS if repairs.repaired else min(2 * retry_s, REPAIR_PAUSE_SECONDS)
+            not_before = time.monotonic() + (REPAIR_PAUSE_SECONDS if repairs.repaired else retry_s / 2)
 
 
 def _serve(
-    state: ServiceState, listener: socket.socket, announce: Announce, asked_to_exit: threading.Event, not_before: float
+    state: ServiceState,
+    listener: socket.socket,
+    announce: Announce,
+    repairs: Repairs,
+    asked_to_exit: threading.Event,
+    not_before: float,
 ) -> bool:
-    """Serve until asked to exit, or until the database is found to be damaged, but for that not before then; whether
-    to serve again. Everything that this process started and that has the database open is ended by then."""
+    """Serve until asked to exit, or until the database is found to be damaged, but for that not before then, and not
+    while it cannot be repaired; whether to serve again. Everything that this process started and that has the database
+    open is ended by then."""
     settings = state.settings
     with ExitStack() as stack:
         stack.enter_context(closing(state))
@@ -101,7 +113,9 @@ def _serve(
         announcer.start()
         stack.callback(announcer.join)
         stack.callback(server.ask_to_exit)
-        watch = stack.enter_context(DamageWatch(settings.damage_marker, server.ask_to_exit, not_before))
+        watch = stack.enter_context(
+            DamageWatch(settings.damage_marker, server.ask_to_exit, not_before, repairs.is_possible)
+        )
         # Uvicorn closes the socket that it is given.
         server.run(sockets=[stack.enter_context(listener.dup())])
     if watch.seen and not asked_to_exit.is_set():
@@ -110,8 +124,16 @@ def _serve(
     return False
 
 
-def _announced(_info: dict[str, Any]) -> None:
-    """It was announced when it started."""
+def _once(announce: Announce) -> Announce:
+    """``announce`` what comes first, and nothing after it."""
+    announced = threading.Event()
+
+    def announce_first(info: dict[str, Any]) -> None:
+        if not announced.is_set():
+            announced.set()
+            announce(info)
+
+    return announce_first
 
 
 def require_keys(state: ServiceState) -> None:

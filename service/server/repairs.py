@@ -3,37 +3,116 @@
 from __future__ import annotations
 
 import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tirgemm.errors import AlreadyRunning, DamagedDatabase, StoreError
 from tirgemm.service.http.state import ServiceState
+from tirgemm.service.server.repair_answers import answering
 from tirgemm.service.settings import Settings
+from tirgemm.tuning_db.data_folder import database_file
 from tirgemm.tuning_db.upkeep.repair import repair_if_found_damaged
+from tirgemm.tuning_db.upkeep.repair_files import hindrance
 
 # Until the workers that were started by themselves have ended, too: they see the damage as the server does.
 WAIT_SECONDS = 30.0
+LOOK_SECONDS = 0.1
+# Between attempts to open what cannot be opened, the first and the longest.
+RETRY_SECONDS = 5.0, 300.0
 
 logger = logging.getLogger("tirgemm.service")
 
 
-def open_repaired(settings: Settings) -> ServiceState:
-    """``ServiceState.open``, for the process that holds the lock of the data folder. Its SQLite database is repaired
-    first where damage was met in it, be it now; one that cannot be repaired is opened as it is. Raises what that
-    does."""
-    if settings.damage_marker is None:
-        return ServiceState.open(settings)
-    _repair(settings)
-    try:
-        return ServiceState.open(settings)
-    except DamagedDatabase:
-        if not _repair(settings):
-            raise
-        return ServiceState.open(settings)
+class Repairs:
+    """Opens the service of the process that holds the lock of the data folder. While it repairs, ``/healthz`` is
+    answered on ``listener``, where there is one, and a signal, or ``asked_to_exit``, ends the wait for it: a repair
+    that is cut off is begun again by the next start."""
+
+    def __init__(
+        self, settings: Settings, listener: socket.socket | None = None, asked_to_exit: threading.Event | None = None
+    ) -> None:
+        self.repaired = False
+        """Whether the last opening repaired the database."""
+        self._settings = settings
+        self._listener = listener
+        self._asked_to_exit = asked_to_exit or threading.Event()
+        self._hindrance = ""
+
+    def open(self) -> ServiceState | None:
+        """``ServiceState.open``; None once asked to exit. The SQLite database is repaired first where damage was met in
+        it, be it now; one that cannot be repaired is opened as it is. Raises what that does."""
+        self.repaired = self._repair()
+        if self._asked_to_exit.is_set():
+            return None
+        try:
+            return ServiceState.open(self._settings)
+        except DamagedDatabase:
+            self.repaired = self._repair()
+            if self._asked_to_exit.is_set():
+                return None
+            if not self.repaired:
+                raise
+            return ServiceState.open(self._settings)
+
+    def open_again(self) -> ServiceState | None:
+        """The same for a service that was serving: it goes on, be it with what is whole of a damaged database, as soon
+        as that can be opened."""
+        wait_s, longest_s = RETRY_SECONDS
+        while not self._asked_to_exit.is_set():
+            self.repaired = self._repair()
+            try:
+                if not self._asked_to_exit.is_set():
+                    return ServiceState.open(self._settings, complete=self.repaired)
+            except StoreError as error:
+                logger.error("the service cannot go on yet, and tries again in %.0f s: %s", wait_s, error)
+                with answering(self._listener), _signals_ask(self._asked_to_exit):
+                    self._asked_to_exit.wait(wait_s)
+                wait_s = min(2 * wait_s, longest_s)
+        return None
+
+    def is_possible(self) -> bool:
+        """Whether nothing is known that hinders a repair, which is logged."""
+        words = hindrance(database_file(self._settings.data))
+        if words and words != self._hindrance:
+            logger.error("the damaged database is not repaired: %s", words)
+        self._hindrance = words
+        return not words
+
+    def _repair(self) -> bool:
+        """Whether the database was found to be damaged and is whole now."""
+        marker, done = self._settings.damage_marker, list[bool]()
+        if marker is None or not marker.is_file():
+            return False
+
+        def repair() -> None:
+            try:
+                done.append(repair_if_found_damaged(self._settings.data, WAIT_SECONDS) is not None)
+            except (AlreadyRunning, StoreError) as error:
+                logger.error("the damaged database is not repaired: %s", error)
+            except Exception:
+                logger.exception("the damaged database is not repaired")
+
+        # A thread of its own, since SQLite heeds no signal; it dies with the process, which is as good as any moment.
+        thread = threading.Thread(target=repair, name="repair", daemon=True)
+        with answering(self._listener), _signals_ask(self._asked_to_exit):
+            thread.start()
+            while thread.is_alive() and not self._asked_to_exit.is_set():
+                thread.join(LOOK_SECONDS)
+        return done == [True]
 
 
-def _repair(settings: Settings) -> bool:
-    """Whether the database was found to be damaged and is whole now."""
+@contextmanager
+def _signals_ask(asked_to_exit: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [(number, signal.signal(number, lambda *_: asked_to_exit.set())) for number in numbers]
     try:
-        return repair_if_found_damaged(settings.data, WAIT_SECONDS) is not None
-    except (AlreadyRunning, StoreError) as error:
-        logger.error("the damaged database is not repaired: %s", error)
-        return False
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

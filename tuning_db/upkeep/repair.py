@@ -28,7 +28,7 @@ from tirgemm.tuning_db.models import ApiKeyRow, KernelDocumentRow, KernelFigureR
 from tirgemm.tuning_db.upkeep.first_pages import locked_bytes, make_readable
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
 from tirgemm.tuning_db.upkeep.rebuilt_rows import rebuild_rows
-from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created
+from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created, hindrance
 from tirgemm.tuning_db.upkeep.salvage import DamagedTable, columns_of, drop_what_refers_to_nothing, is_damage
 
 # Made of the kernels, all of them anew: a figure that is wrong could not be told from one that is right.
@@ -96,6 +96,8 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
     if not file.is_file():
         raise InvalidRequest(f"there is no database file {file}")
     marker, file = damage_marker(file), file.resolve()
+    if words := hindrance(file):
+        raise StoreError(f"database {file} was not repaired: {words}; it is as it was")
     files = RepairFiles(file)
     try:
         with translated(str(file)), ExitStack() as stack:

@@ -125,6 +125,21 @@ class RepairFiles:
             os.fsync(copy.fileno())
 
 
+def hindrance(file: Path) -> str:
+    """Why a database cannot be repaired now, as far as its folder says: it is to hold two more files of its size, and
+    the log of the change; else empty."""
+    file = file.resolve()
+    try:
+        size, free = file.stat().st_size, shutil.disk_usage(file.parent).free
+    except OSError as error:
+        return f"{file} cannot be looked at: {error.strerror}"
+    if not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK | os.X_OK)):
+        return f"{file} or its folder cannot be written"
+    if free < 3 * size:
+        return f"{file.parent} has {free} bytes left, and a repair takes {3 * size}; free some"
+    return ""
+
+
 @contextmanager
 def created(file: Path) -> Iterator[BinaryIO]:
     """A new file that its owner alone may read."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import socket
 import threading
-import time
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,17 +21,20 @@ from tests.helpers.command_line import runner
 from tests.service.support import AUTHORITIES, CPU, ODD, kernel_record
 from tests.waiting import PATIENCE_S, until
 from tirgemm._user_folders import DATABASE
-from tirgemm.errors import DamagedDatabase
+from tirgemm.errors import DamagedDatabase, StoreError, StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.service import log_lines
+from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs import damage_watch
 from tirgemm.service.jobs.damage_watch import DamageWatch
 from tirgemm.service.server import http_server, process, repairs
-from tirgemm.service.server.repairs import open_repaired
+from tirgemm.service.server.repair_answers import answering
+from tirgemm.service.server.repairs import Repairs
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.database import damage_marker
 from tirgemm.tuning_db.upkeep.admin import check
+from tirgemm.tuning_db.upkeep.repair import repair
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
 
@@ -45,7 +53,8 @@ def damaged_files(folder: Path) -> list[Path]:
 
 
 def test_damage_that_opening_meets_is_repaired_before_anything_is_served(damaged: Path) -> None:
-    state = open_repaired(Settings(data=damaged))
+    state = Repairs(Settings(data=damaged)).open()
+    assert state is not None
     try:
         assert check(state.database) == []
         assert state.database.damage == ""
@@ -64,7 +73,7 @@ def test_while_another_process_has_it_open_nothing_is_repaired_and_that_is_logge
     with Database.embedded(damaged) as other:
         SqlStore(other).candidates(REQUEST.gemm, CPU.key, REQUEST.regime)
         with pytest.raises(DamagedDatabase):
-            open_repaired(Settings(data=damaged))
+            Repairs(Settings(data=damaged)).open()
         assert other.damage != ""
     (line,) = {line for line in caplog.messages if "is not repaired" in line}
     assert "is open in another process; stop what uses it" in line
@@ -86,9 +95,105 @@ def test_damage_is_seen_once_and_not_too_early(tmp_path: Path, monkeypatch: pyte
     with DamageWatch(None, lambda: calls.append("none")), DamageWatch(marker, lambda: calls.append("seen")) as watch:
         marker.touch()
         until(lambda: watch.seen)
-    with DamageWatch(marker, lambda: calls.append("early"), time.monotonic() + 1000) as early:
-        time.sleep(0.05)
-    assert (calls, early.seen) == (["seen"], False)
+    looks = list[float]()
+    monkeypatch.setattr(damage_watch, "time", SimpleNamespace(monotonic=lambda: looks.append(7.0) or 7.0))
+    with DamageWatch(marker, lambda: calls.append("early"), 8.0) as early:
+        until(lambda: len(looks) > 2)
+    with DamageWatch(marker, lambda: calls.append("no time"), 7.0, lambda: bool(looks.append(0.0))) as hindered:
+        until(lambda: looks.count(0.0) > 2)
+    assert (calls, early.seen, hindered.seen) == (["seen"], False, False)
+
+
+def test_while_it_repairs_a_service_says_that_it_is_alive_and_nothing_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)  # as Uvicorn leaves it
+        base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        for _ in range(2):
+            with answering(listener), httpx.Client(base_url=base, timeout=PATIENCE_S) as http:
+                alive = http.get("/healthz")
+                assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+                for refused in (http.get("/readyz"), http.post("/v1/kernels", json={"gemm": ODD})):
+                    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+                    assert refused.json()["error"] == "store_unavailable"
+        with answering(None):
+            pass
+
+
+def test_a_repair_is_answered_for_and_a_signal_ends_the_wait(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage_marker(damaged / DATABASE).write_text("a page is damaged")
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def lasts(*_: object) -> None:
+        begun.set()
+        goes_on.wait(PATIENCE_S)
+
+    def ask() -> None:
+        begun.wait(PATIENCE_S)
+        codes.append(httpx.get(f"http://127.0.0.1:{listener.getsockname()[1]}/healthz").status_code)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    codes = list[int]()
+    monkeypatch.setattr(repairs, "repair_if_found_damaged", lasts)
+    before = signal.getsignal(signal.SIGTERM)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert Repairs(Settings(data=damaged), listener).open() is None
+        asking.join()
+    goes_on.set()
+    assert (codes, signal.getsignal(signal.SIGTERM)) == ([200], before)
+
+
+def test_a_service_that_was_serving_goes_on_where_nothing_can_be_repaired(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repairs, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(repairs, "RETRY_SECONDS", (0.0, 0.0))
+    damage_marker(damaged / DATABASE).write_text("a page is damaged")
+    real, refusals = ServiceState.open, [StoreUnavailable("no"), StoreUnavailable("not yet")]
+
+    def opened(*arguments: Any, **options: Any) -> ServiceState:
+        if refusals:
+            raise refusals.pop(0)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(ServiceState, "open", opened)
+    again = Repairs(Settings(data=damaged))
+    with Database.embedded(damaged) as other:
+        SqlStore(other).candidates(REQUEST.gemm, CPU.key, REQUEST.regime)
+        state = again.open_again()
+        assert state is not None
+        with closing(state):
+            answer = state.store.kernel(REQUEST.gemm, CPU.key, REQUEST.regime)
+    assert (answer is not None, again.repaired) == (True, False)
+    assert [line.split(": ")[1] for line in caplog.messages if "cannot go on yet" in line] == ["no", "not yet"]
+    state = again.open_again()
+    assert state is not None
+    state.close()
+    assert again.repaired
+
+
+def test_a_disk_without_room_for_a_repair_stops_no_service(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    again = Repairs(Settings(data=damaged))
+    assert again.is_possible()
+    size = (damaged / DATABASE).stat().st_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * size - 1))
+    assert [again.is_possible(), again.is_possible()] == [False, False]
+    (line,) = [line for line in caplog.messages if "is not repaired" in line]
+    assert line.endswith(f"{3 * size - 1} bytes left, and a repair takes {3 * size}; free some")
+    with pytest.raises(StoreError, match="free some; it is as it was"):
+        repair(damaged / DATABASE, damaged)
+
+
+def test_a_service_is_announced_once_it_is_ready_be_it_after_a_repair() -> None:
+    told = list[Any]()
+    announce = process._once(told.append)
+    assert told == []
+    announce({"url": "first"})
+    announce({"url": "second"})
+    assert told == [{"url": "first"}]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
