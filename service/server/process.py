@@ -91,7 +91,8 @@ def _serve(
             )
         server: HttpServer | ServerGroup
         if settings.server_processes > 1:
-            server = ServerGroup(settings, newest_candidate(state.database), supervisor)
+            after = state.candidates_after
+            server = ServerGroup(settings, newest_candidate(state.database) if after is None else after, supervisor)
         else:
             server = HttpServer(state)
 

@@ -22,6 +22,8 @@ WAIT_SECONDS = 30.0
 LOOK_SECONDS = 0.1
 # Between attempts to open what cannot be opened, the first and the longest.
 RETRY_SECONDS = 5.0, 300.0
+# Where the newest candidate may be on a damaged page: they are counted from the first look on that succeeds.
+BEHIND_ALL = 1 << 62
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -65,7 +67,8 @@ class Repairs:
             self.repaired = self._repair()
             try:
                 if not self._asked_to_exit.is_set():
-                    return ServiceState.open(self._settings, complete=self.repaired)
+                    after = None if self.repaired else BEHIND_ALL
+                    return ServiceState.open(self._settings, candidates_after=after, complete=self.repaired)
             except StoreError as error:
                 logger.error("the service cannot go on yet, and tries again in %.0f s: %s", wait_s, error)
                 with answering(self._listener), _signals_ask(self._asked_to_exit):

@@ -173,6 +173,31 @@ def test_a_service_that_was_serving_goes_on_where_nothing_can_be_repaired(
     assert again.repaired
 
 
+def test_it_goes_on_where_the_newest_candidate_is_on_a_damaged_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repairs, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(repairs, "RETRY_SECONDS", (0.0, 0.0))
+    with Database.embedded(tmp_path) as database:
+        known = kernel_record(SqlStore(database), REQUEST)
+        damage_page(database, "candidates")
+    damage_marker(tmp_path / DATABASE).write_text("a page is damaged")
+    asked, again = threading.Event(), list[ServiceState | None]()
+    with Database.embedded(tmp_path) as other:
+        SqlStore(other).kernels()
+        opening = threading.Thread(
+            target=lambda: again.append(Repairs(Settings(data=tmp_path), asked_to_exit=asked).open_again())
+        )
+        opening.start()
+        opening.join(20.0)
+        asked.set()
+        opening.join()
+        (state,) = again
+        assert state is not None, "it was tried in vain"
+        with closing(state):
+            assert [record.id for record in state.store.kernels()] == [known.id]
+
+
 def test_a_disk_without_room_for_a_repair_stops_no_service(
     damaged: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
