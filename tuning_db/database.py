@@ -34,6 +34,7 @@ from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.models import Base
+from tirgemm.tuning_db.table_list import keep_table_list
 from tirgemm.tuning_db.times import Clock
 
 BUSY_SECONDS = 30
@@ -69,6 +70,7 @@ class Database(Closing):
         try:
             with self.translating():
                 schema.upgrade(self.engine, self.place)
+            self.keep_table_list()
             self.blobs = BlobStore(self.data_dir / "blobs")
         except BaseException:
             self.engine.dispose()
@@ -97,6 +99,16 @@ class Database(Closing):
                 with suppress(OSError):  # the folder may be read-only
                     damage_marker(self.data_dir / DATABASE).write_text(f"{error}\n", encoding="utf-8")
             raise
+
+    def keep_table_list(self) -> None:
+        """Keep the list of tables beside the data folder's file: to be done after each change of it."""
+        if self._is_embedded:
+            with self.translating():
+                raw = self.engine.raw_connection()
+                try:
+                    keep_table_list(cast("sqlite3.Connection", raw.driver_connection), self.data_dir / DATABASE)
+                finally:
+                    raw.close()
 
     @property
     def damage(self) -> str:

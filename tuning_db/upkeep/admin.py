@@ -138,6 +138,7 @@ def vacuum(db: Database) -> None:
         finally:
             # Not back into the pool, whose connections all begin transactions by themselves.
             raw.invalidate()
+    db.keep_table_list()
 
 
 def _tables() -> list[tuple[str, Any]]:

@@ -24,6 +24,7 @@ from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ArtifactRow
 from tirgemm.tuning_db.schema import HEAD, require_known
+from tirgemm.tuning_db.table_list import kept_beside
 from tirgemm.tuning_db.times import iso
 
 MANIFEST = "backup.json"
@@ -182,7 +183,8 @@ def _replace_sqlite(source: Path, target: Path) -> None:
         for end in ("-wal", "-shm", "-journal"):
             target.with_name(f"{target.name}{end}").unlink(missing_ok=True)
         fresh.replace(target)
-    damage_marker(target).unlink(missing_ok=True)
+    for of_the_old in (damage_marker(target), kept_beside(target)):
+        of_the_old.unlink(missing_ok=True)
 
 
 def _named(file: Path) -> list[str]:

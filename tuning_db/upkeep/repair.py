@@ -1,17 +1,20 @@
 """Repair of a damaged SQLite tuning database that nobody has open.
 
-Where its indexes alone are damaged they are built anew, and nothing is lost. Else every row that can still be read goes
-into a new database, whose pages then take the place of the damaged ones in one transaction, under SQLite's exclusive
-lock: the file stays the same one for whoever waits to open it. The damaged bytes are kept beside it.
+Every row that can still be read goes into a new database, whose pages then take the place of the damaged ones in one
+transaction, under SQLite's exclusive lock: the file stays the same one for whoever waits to open it. The damaged bytes
+are kept beside it.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import mmap
+import shutil
 import sqlite3
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,15 +28,16 @@ from tirgemm.tuning_db.access.audit import note_command
 from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ApiKeyRow, KernelDocumentRow, KernelFigureRow, KernelVersionRow
-from tirgemm.tuning_db.upkeep.first_pages import locked_bytes, make_readable
+from tirgemm.tuning_db.table_list import TableList, kept_beside, kept_table_list
+from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
+from tirgemm.tuning_db.upkeep.first_page import PAGE_SIZE, locked_bytes, write_first_page
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
-from tirgemm.tuning_db.upkeep.rebuilt_rows import rebuild_rows
 from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created, hindrance
-from tirgemm.tuning_db.upkeep.salvage import DamagedTable, columns_of, drop_what_refers_to_nothing, is_damage
+from tirgemm.tuning_db.upkeep.salvage import Salvage, is_damage
 
 # Made of the kernels, all of them anew: a figure that is wrong could not be told from one that is right.
 DERIVED = (KernelDocumentRow.__tablename__, KernelFigureRow.__tablename__)
-_UNTOLD = ("alembic_version", "sqlite_sequence", KernelVersionRow.__tablename__)
+_UNTOLD = ("alembic_version", KernelVersionRow.__tablename__)
 LOST_KEY = "lost in a repair"
 
 logger = logging.getLogger("tirgemm.tuning_db")
@@ -95,7 +99,7 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
     """
     if not file.is_file():
         raise InvalidRequest(f"there is no database file {file}")
-    marker, file = damage_marker(file), file.resolve()
+    marker, beside, file = damage_marker(file), file, file.resolve()
     if words := hindrance(file):
         raise StoreError(f"database {file} was not repaired: {words}; it is as it was")
     files = RepairFiles(file)
@@ -103,29 +107,21 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
         with translated(str(file)), ExitStack() as stack:
             # The content is opened behind the lock and closed behind the connection: a process that closes a file gives
             # up all locks that it has on it.
-            try:
-                damaged = _locked(file, wait_s)
-            except DamagedDatabase as error:
+            damaged = _locked(file, wait_s)
+            if damaged is None:
                 content = stack.enter_context(locked_bytes(file))
-                stack.enter_context(files)
-                files.put_log_back(content)
-                rows = _with_new_first_pages(files, content, error)
-                files.begin_to_write()
-                files.put_in_place()
-                done = Repaired(file, files.done(), rows)
             else:
                 content = stack.enter_context(file.open("rb"))
                 stack.enter_context(closing(damaged))
-                stack.enter_context(files)
-                done = _repair(damaged, files, content, data_dir)
+            stack.enter_context(files)
+            done = _repair(damaged, files, content, kept_table_list(beside), data_dir)
+            if done.damaged_file is not None:
+                kept_beside(beside).unlink(missing_ok=True)  # it is that of the damaged file
             marker.unlink(missing_ok=True)
     except OSError as error:
         kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
         kept = f"as it was before: {files.unfinished}" if files.unfinished.is_file() else "it is as it was"
         raise kind(f"database {file} was not repaired: {error.strerror}; {kept}") from error
-    if done.damaged_file is not None:
-        with Database(_url(file), data_dir) as database:
-            note_command(database, "db repair", str(done))
     return done
 
 
@@ -146,8 +142,9 @@ def repair_if_found_damaged(data_dir: Path, wait_s: float = 0.0) -> Repaired | N
     return done
 
 
-def _locked(file: Path, wait_s: float) -> sqlite3.Connection:
-    """A connection that alone has the file, until it is closed. One that is shorter than it says is opened, too."""
+def _locked(file: Path, wait_s: float) -> sqlite3.Connection | None:
+    """A connection that alone has the file, until it is closed; None where SQLite can read nothing of it. One that is
+    shorter than it says is opened, too."""
     uri = f"{file.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, timeout=wait_s, isolation_level=None)
     try:
@@ -161,180 +158,138 @@ def _locked(file: Path, wait_s: float) -> sqlite3.Connection:
                 f"database {file} is open in another process; stop what uses it, then repair it"
             ) from error
         if is_damage(error):
-            raise _unreadable(file, error) from error
+            return None
         raise
     return connection
 
 
-def _unreadable(file: Path, why: object) -> DamagedDatabase:
-    words = f"nothing of database {file} can be read ({why})"
-    return DamagedDatabase(f"{words}; put a backup back, or move the file away to start afresh")
-
-
-def _repair(damaged: sqlite3.Connection, files: RepairFiles, content: BinaryIO, data_dir: Path) -> Repaired:
-    """Repair what SQLite can open; where nothing can be read of it, by its first pages."""
-    keys_lost = False
-    try:
-        revision, names = _contents(damaged, files.file)
-        if _is_whole(damaged):
-            files.done()  # of a repair that was killed at its very end
-            return Repaired(files.file)
-        files.keep(content)
-        tables = {name: DamagedTable(damaged, name) for name in sorted(names) if not name.startswith("sqlite_")}
-        rows = _with_new_indexes(damaged, files.work, tables)
-        if rows is None:
-            rows = _salvaged(damaged, files, tables, revision, data_dir)
-            keys_lost = any(each.name == ApiKeyRow.__tablename__ and not each.rows and each.lost != 0 for each in rows)
-            _complete(files.work, data_dir, keys_lost=keys_lost)
-    except DamagedDatabase as error:
-        files.drop()
-        rows = _with_new_first_pages(files, content, error)
+def _repair(
+    damaged: sqlite3.Connection | None, files: RepairFiles, content: BinaryIO, kept: TableList | None, data_dir: Path
+) -> Repaired:
+    if damaged is None:
+        files.put_log_back(content)
+    files.keep(content)
+    _copy_pages(damaged, files, content, kept)
+    if damaged is not None and _is_whole(files, kept):
+        if files.done() is not None:
+            logger.warning("database %s was repaired already; its audit log says what was lost", files.file)
+        return Repaired(files.file)
+    rows = _salvaged(files, kept, data_dir)
+    files.pages.unlink()
+    keys_lost = any(each.name == ApiKeyRow.__tablename__ and not each.rows and each.lost != 0 for each in rows)
+    done = Repaired(files.file, files.name_for_good(), rows, keys_lost)
+    _complete(files.work, data_dir, done)
     files.begin_to_write()
-    with closing(sqlite3.connect(files.work)) as whole:
-        whole.backup(damaged)
-    return Repaired(files.file, files.done(), rows, keys_lost)
+    if damaged is None:
+        files.put_in_place()
+    else:
+        with closing(sqlite3.connect(files.work)) as whole:
+            whole.backup(damaged)
+    files.done()
+    return done
 
 
-def _contents(damaged: sqlite3.Connection, file: Path) -> tuple[str | None, set[str]]:
-    """The version of the schema, None where that is lost, and the names of the tables."""
-    try:
-        names = {row[0] for row in damaged.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error as error:
-        raise _unreadable(file, error) from error
-    if not names & {"alembic_version", "candidates"}:
-        if _is_whole(damaged):
-            raise InvalidRequest(f"{file} is no tuning database: it has no version of a schema")
-        raise _unreadable(file, "its list of tables is lost")
-    revision = _revision(damaged, names)
-    if revision is not None:
-        schema.require_known(revision, str(file))
-    return revision, names
-
-
-def _with_new_first_pages(files: RepairFiles, content: BinaryIO, why: DamagedDatabase) -> tuple[RepairedTable, ...]:
-    """Make a file that cannot be read whole by its first pages, where those alone are damaged; else raise ``why``."""
-    files.copy_log(files.keep(content))
-    if not make_readable(content, files.work):
-        raise why
-    with closing(sqlite3.connect(files.work)) as whole:
-        names = [row[0] for row in whole.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        return tuple(RepairedTable(name, _rows(whole, name), 0) for name in names if name not in _UNTOLD)
-
-
-def _is_whole(connection: sqlite3.Connection) -> bool:
-    try:
-        return connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
-    except sqlite3.Error as error:
-        if is_damage(error):
-            return False
-        raise
-
-
-def _revision(damaged: sqlite3.Connection, names: set[str]) -> str | None:
-    """The version of the schema, None where that is lost."""
-    with suppress(sqlite3.DatabaseError):
-        if "alembic_version" in names:
-            row = damaged.execute("SELECT version_num FROM alembic_version NOT INDEXED").fetchone()
-            return row[0] if row is not None and isinstance(row[0], str) else None
-    return None
-
-
-def _with_new_indexes(
-    damaged: sqlite3.Connection, work: Path, tables: dict[str, DamagedTable]
-) -> tuple[RepairedTable, ...] | None:
-    """A copy of the file at ``work`` with its indexes built anew, and what is in it; None where that does not make it
-    whole, or where an index knew of more rows than the tables have."""
-    with created(work):
+def _copy_pages(
+    damaged: sqlite3.Connection | None, files: RepairFiles, content: BinaryIO, kept: TableList | None
+) -> None:
+    """Copy the pages to ``files.pages``, those that are in the log as they are there."""
+    with created(files.pages):
         pass
-    with closing(sqlite3.connect(work, isolation_level=None)) as copy:
-        damaged.backup(copy)
-        try:
-            copy.execute("REINDEX")
-            if not _is_whole(copy):
-                copy.execute("VACUUM")  # the list of free pages, too
-                if not _is_whole(copy):
-                    return None
-        except sqlite3.Error as error:
-            if is_damage(error) or isinstance(error, sqlite3.IntegrityError):
-                return None
-            raise
-        rows = tuple(RepairedTable(name, _rows(copy, name), 0) for name in tables if name not in _UNTOLD)
-    return rows if all(each.rows >= (tables[each.name].known or 0) for each in rows) else None
-
-
-def _salvaged(
-    damaged: sqlite3.Connection,
-    files: RepairFiles,
-    tables: dict[str, DamagedTable],
-    revision: str | None,
-    data_dir: Path,
-) -> tuple[RepairedTable, ...]:
-    """A new database to work on with every row that can be read; none of the rows refers to one that is lost."""
-    work = files.work
+    with closing(sqlite3.connect(files.pages)) as copy:
+        if damaged is not None:
+            damaged.backup(copy)
+            return
+        with created(files.work) as readable:
+            content.seek(0)
+            shutil.copyfileobj(content, readable, 1 << 20)
+            write_first_page(readable, PAGE_SIZE if kept is None else kept.page_size)
+        files.copy_log()
+        with closing(sqlite3.connect(files.work)) as source:
+            source.backup(copy)
     files.drop_work()
+
+
+def _is_whole(files: RepairFiles, kept: TableList | None) -> bool:
+    """Whether SQLite finds no fault, and the list of tables is what it was."""
+    with closing(sqlite3.connect(files.pages)) as connection:
+        try:
+            if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+                return False
+            now = TableList.of(connection)
+        except sqlite3.OperationalError:  # of a column that is called otherwise now
+            return False
+        except sqlite3.Error as error:
+            if is_damage(error):
+                return False
+            raise
+    if now.revision is None and "candidates" not in [entry[1] for entry in now.entries]:
+        raise InvalidRequest(f"{files.file} is no tuning database: it has no version of a schema")
+    if kept is not None and kept.changes == now.changes and kept.entries != now.entries:
+        return False
+    if now.revision is not None:
+        schema.require_known(now.revision, str(files.file))
+    return True
+
+
+def _salvaged(files: RepairFiles, kept: TableList | None, data_dir: Path) -> tuple[RepairedTable, ...]:
+    """A new database to work on with every row that can be read."""
+    work = files.work
     with created(work):
         pass
-    with closing(sqlite3.connect(work)) as fresh:
-        (size,) = damaged.execute("PRAGMA page_size").fetchone()
-        fresh.execute(f"PRAGMA page_size = {size}")
-        fresh.execute("VACUUM")
-    engine = create_engine(_url(work), poolclass=NullPool)
-    with engine.begin() as connection:
-        schema.create(connection, revision or schema.HEAD)
-    with closing(sqlite3.connect(work, isolation_level=None)) as fresh:
+    with ExitStack() as stack:
+        file = stack.enter_context(files.pages.open("rb"))
+        content = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        size = int.from_bytes(content[16:18], "big")
+        pages = DamagedPages(content, 65536 if size == 1 else size)
+        revision = _revision(pages, kept, files.file)
+        with closing(sqlite3.connect(work)) as fresh:
+            fresh.execute(f"PRAGMA page_size = {65536 if size == 1 else size}")
+            fresh.execute("VACUUM")
+        with create_engine(_url(work), poolclass=NullPool).begin() as connection:
+            schema.create(connection, revision)
+        fresh = stack.enter_context(closing(sqlite3.connect(work, isolation_level=None)))
         fresh.execute("PRAGMA synchronous = OFF")
         fresh.execute("BEGIN")
-        wanted = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-        names = [row[0] for row in fresh.execute(wanted) if row[0] not in ("alembic_version", *DERIVED)]
-        for name in names:
-            columns = columns_of(fresh, name)
-            table = tables.get(name)
-            if table is None:
-                continue
-            if columns_of(damaged, name) != columns:
-                raise _unreadable(files.file, f"its table {name} is not that of schema {revision or schema.HEAD}")
-            put = f'INSERT OR IGNORE INTO "{name}" ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})'
-            fresh.executemany(put, table.rows(columns))
-        rebuild_rows(damaged, fresh, data_dir / "blobs")
-        drop_what_refers_to_nothing(fresh)
-        _go_on_counting(damaged, fresh, tables)
+        salvage = Salvage(pages, kept, fresh)
+        if salvage.missing:
+            words = f"where its tables are is lost: {', '.join(salvage.missing)}"
+            raise DamagedDatabase(
+                f"nothing of database {files.file} can be read ({words}); put a backup back, or move the file away to "
+                "start afresh"
+            )
+        salvage.fill(DERIVED, data_dir / "blobs")
         fresh.execute("COMMIT")
-        rows = {name: _rows(fresh, name) for name in names if name not in _UNTOLD}
-    return tuple(RepairedTable(name, number, _lost(tables.get(name), number)) for name, number in rows.items())
+        return tuple(
+            RepairedTable(name, rows, None if known is None else max(known - rows, 0))
+            for name, (rows, known) in sorted(salvage.told().items())
+            if name not in _UNTOLD
+        )
 
 
-def _go_on_counting(damaged: sqlite3.Connection, fresh: sqlite3.Connection, tables: dict[str, DamagedTable]) -> None:
-    """Give out no number again that the damaged file has given out."""
-    given = {name: table.last or 0 for name, table in tables.items()}
-    for name, last in DamagedTable(damaged, "sqlite_sequence").rows(("name", "seq")):
-        given[name] = max(given.get(name, 0), last)
-    counted = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
-    for (name,) in fresh.execute(counted).fetchall():
-        known = fresh.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (name,)).fetchone() or (0,)
-        fresh.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
-        values = name, max(known[0], given.get(name, 0))
-        fresh.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", values)
+def _revision(pages: DamagedPages, kept: TableList | None, file: Path) -> str:
+    """The version of the schema. SchemaTooNew for one that is not known here."""
+    lists = [values for _, values in pages.rows(1, Walk())], [] if kept is None else kept.entries
+    firsts = [entry[3] for entry in chain(*lists) if len(entry) == 5 and entry[1] == "alembic_version"]
+    values = [values for first in firsts if isinstance(first, int) for _, values in pages.rows(first, Walk())]
+    named = [value[0] for value in values if len(value) == 1 and isinstance(value[0], str)]
+    if kept is not None and kept.revision is not None:
+        named.append(kept.revision)
+    known = [revision for revision in named if revision in schema.KNOWN]
+    if named and not known:
+        schema.require_known(named[0], str(file))
+    return known[0] if known else schema.HEAD
 
 
-def _complete(work: Path, data_dir: Path, *, keys_lost: bool) -> None:
-    """Bring the new database to this tirgemm's schema, and make what is made of its rows."""
+def _complete(work: Path, data_dir: Path, done: Repaired) -> None:
+    """Bring the new database to this tirgemm's schema, make what is made of its rows, and note what was done."""
     with Database(_url(work), data_dir) as database:
         add_missing_rows(database)
         with database.write() as connection:
             raise_version(database, connection)
-        if keys_lost:
+        if done.keys_lost:
             keys = KeyTable(database)
             keys.revoke(keys.create(LOST_KEY, "read")[0].id)
-
-
-def _lost(table: DamagedTable | None, rows: int) -> int | None:
-    if table is None or (table.known is None and not table.intact):
-        return None
-    return max((table.known or 0) - rows, 0)
-
-
-def _rows(connection: sqlite3.Connection, table: str) -> int:
-    return int(connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0])
+        note_command(database, "db repair", str(done))
 
 
 def _url(file: Path) -> str:

@@ -27,6 +27,7 @@ class RepairFiles:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.work = beside(file, ".repair")
+        self.pages = beside(file, ".repair.pages")
         self.unfinished = beside(file, ".damaged-unfinished")
         self._copy = beside(file, ".repair.kept")
 
@@ -37,22 +38,20 @@ class RepairFiles:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.drop()
 
-    def keep(self, content: BinaryIO) -> Path:
-        """Copy the bytes of the database, and of its write-ahead log, where it has one, and have them on the disk; the
-        copy. One that an earlier repair kept of the same bytes is it."""
-        if self.unfinished.is_file():
-            if self._is_unchanged(content):
-                return self.unfinished
-            self._name_for_good()
+    def keep(self, content: BinaryIO) -> None:
+        """Copy the bytes of the database, and of its write-ahead log, where it has one, and have them on the disk. What
+        an earlier repair kept of the same bytes is that copy."""
+        if self.unfinished.is_file() and self._is_unchanged(content):
+            return
         self._copy_of(content, self._copy)
         log = beside(self.file, _LOG)
         if log.is_file() and log.stat().st_size:
             with log.open("rb") as written:
                 self._copy_of(written, beside(self._copy, _LOG))
-        return self._copy
 
-    def copy_log(self, kept: Path) -> None:
+    def copy_log(self) -> None:
         """Give ``work`` the log of the kept bytes, where they have one."""
+        kept = self._kept()
         if beside(kept, _LOG).is_file():
             with beside(kept, _LOG).open("rb") as log:
                 self._copy_of(log, beside(self.work, _LOG))
@@ -60,6 +59,7 @@ class RepairFiles:
     def begin_to_write(self) -> None:
         """From now on the kept bytes stay, whatever happens."""
         if self._copy.is_file():
+            self.done()  # of an earlier one, of other bytes
             beside(self.unfinished, _LOG).unlink(missing_ok=True)  # there was no file to it
             _rename_with_log(self._copy, self.unfinished)
 
@@ -83,25 +83,36 @@ class RepairFiles:
 
     def done(self) -> Path | None:
         """The database is whole: what is kept of it gets the name that it stays under, None where nothing is."""
-        return self._name_for_good() if self.unfinished.is_file() else None
+        if not self.unfinished.is_file():
+            return None
+        name = self._name_of(self.unfinished)
+        _rename_with_log(self.unfinished, name)
+        return name
+
+    def name_for_good(self) -> Path:
+        """The name that the kept bytes will have: of the moment when they were kept, so that it stays the same one
+        whatever happens."""
+        return self._name_of(self._kept())
 
     def drop_work(self) -> None:
-        for end in ("", _LOG, "-shm", "-journal", ".new", ".new-journal"):
+        for end in ("", _LOG, "-shm", "-journal"):
             beside(self.work, end).unlink(missing_ok=True)
 
     def drop(self) -> None:
         """Delete what no repair needs any more."""
         self.drop_work()
-        for end in ("", _LOG):
-            beside(self._copy, end).unlink(missing_ok=True)
+        for file in (self.pages, beside(self.pages, "-journal"), self._copy, beside(self._copy, _LOG)):
+            file.unlink(missing_ok=True)
 
-    def _name_for_good(self) -> Path:
-        name = f".damaged-{iso().replace(':', '')}"
+    def _kept(self) -> Path:
+        return self._copy if self._copy.is_file() else self.unfinished
+
+    def _name_of(self, kept: Path) -> Path:
+        name = f".damaged-{iso(kept.stat().st_mtime).replace(':', '')}"
         named, number = beside(self.file, name), 1
         while named.exists():
             number += 1
             named = beside(self.file, f"{name}-{number}")
-        _rename_with_log(self.unfinished, named)
         return named
 
     def _is_unchanged(self, content: BinaryIO) -> bool:

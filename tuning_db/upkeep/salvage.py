@@ -1,117 +1,217 @@
-"""What a damaged SQLite file still holds: every row of a table that SQLite can read, and how many its indexes know."""
+"""What a damaged SQLite file still holds, into a new database: every row of a table that can be read, and how many its
+indexes know of."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG)
-_NUMBERS = -(2**63), 2**63 - 1
-# Where nothing tells how far the row numbers of a table go, so many are tried behind the last one that was met.
-_TRIED = 1 << 14
-# So many spans of row numbers are tried of a table, the widest first: its last page has no end that could be read.
-_SPANS = 1 << 20
+from tirgemm.tuning_db.table_list import TableList
+from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
+from tirgemm.tuning_db.upkeep.rebuilt_rows import gemm_rows, rebuild_rows
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_KINDS = {"INT": int, "BOO": int, "BIG": int, "VAR": str, "TEX": str, "FLO": (int, float)}
+_SEQUENCE = "sqlite_sequence"
+# The greatest row number.
+_GREATEST = 2**63 - 1
+
+Row = tuple[Any, ...]
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the file is damaged; of a text that is no UTF-8 it has no code."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is None or code & 0xFF in _DAMAGE
+    """Whether an error says that the file is damaged."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
-def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
-    """The columns of a table; none where there is no such table."""
-    return tuple(row[1] for row in connection.execute(f'PRAGMA table_info("{table}")'))
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The columns of a table: what tells its rows from others'."""
 
+    columns: tuple[str, ...]
+    kinds: tuple[Any, ...]
+    least: int
+    """So many columns every row has; those that were added later have the default."""
+    defaults: tuple[Any, ...]
+    number_at: int | None
+    """The column that is the number of the row."""
 
-class DamagedTable:
-    """A table of a damaged file. ``known`` is the number of its rows by the index that knows of most, None where no
-    index can be read, and ``last`` the largest of their numbers, or the last that was given out. ``intact`` turns false
-    once ``rows`` could not read all that is there."""
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, table: str) -> _Shape:
+        about = connection.execute(f'PRAGMA table_info("{table}")').fetchall()
+        keys = [row[0] for row in about if row[5]]
+        number_at = keys[0] if len(keys) == 1 and about[keys[0]][2] == "INTEGER" else None
+        kinds = tuple(_KINDS.get(row[2][:3], object) for row in about)
+        defaults = tuple(connection.execute(f"SELECT {row[4] or 'NULL'}").fetchone()[0] for row in about)
+        needed = [row[0] for row in about if row[3] and row[4] is None]
+        return cls(tuple(row[1] for row in about), kinds, max(needed, default=0) + 1, defaults, number_at)
 
-    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
-        self._connection = connection
-        self.name = name
-        self.intact = True
-        self.known: int | None = None
-        self.last: int | None = None
-        self._ended = True
-        for index in self._indexes():
-            self._count(f'SELECT total(1), max(rowid) FROM "{name}" INDEXED BY "{index}"')
-        if self.last is None:
-            self.last = self._given_out()
-
-    def rows(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """These columns of each row that can be read: up to the first damaged page, down to the last one, and what is
-        between them by halves, so that a page costs only the rows that lie beneath it."""
-        names = "".join(f', "{column}"' for column in columns)
-        wanted = f'SELECT rowid{names} FROM "{self.name}" NOT INDEXED WHERE rowid > ? AND rowid < ? ORDER BY rowid'
-        spans, tried = deque([_NUMBERS]), 0
-        while spans and tried < _SPANS:
-            tried += 1
-            low, high = spans.popleft()
-            for order, inner in (("ASC", max), ("DESC", min)):
-                for row in self._read(f"{wanted} {order}", (low, high)):
-                    low, high = (inner(low, row[0]), high) if order == "ASC" else (low, inner(high, row[0]))
-                    yield row[1:]
-                if self._ended:
-                    break
-            else:
-                self.intact = False
-                low, high = self._within_bounds(low, high)
-                if high - low > 2:
-                    middle = (low + high + 1) // 2
-                    spans += [(low, middle), (middle - 1, high)]
-
-    def _read(self, statement: str, values: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
-        """The rows of a statement up to the first that cannot be read."""
-        self._ended = False
-        try:
-            yield from self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-        else:
-            self._ended = True
-
-    def _within_bounds(self, low: int, high: int) -> tuple[int, int]:
-        """The row numbers that may exist: at either end of a table that is damaged there they would have no end."""
-        low = max(low, 0)
-        if self.last is None:
-            self.last = self._met(low) + _TRIED
-        return low, min(high, self.last + 1)
-
-    def _met(self, number: int) -> int:
-        """The largest row number that is met by steps which double."""
-        step = 1
-        while number + step < _NUMBERS[1]:
-            wanted = f'SELECT rowid FROM "{self.name}" NOT INDEXED WHERE rowid > ? AND rowid < ? ORDER BY rowid LIMIT 1'
-            rows = list(self._read(wanted, (number + step, _NUMBERS[1])))
-            number, step = (rows[0][0], 1) if rows else (number, 2 * step)
-        return number
-
-    def _given_out(self) -> int | None:
-        """The last row number that was given out, where that is counted and can be read."""
-        try:
-            given = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (self.name,)).fetchone()
-        except sqlite3.Error:  # there may be no such table
+    def row(self, number: int, values: list[Any]) -> Row | None:
+        """The row with its number; None where these values are not those of one."""
+        if not self.least <= len(values) <= len(self.columns) or number == _GREATEST:
             return None
-        return given[0] if given is not None and isinstance(given[0], int) else None
+        if not all(value is None or isinstance(value, kind) for value, kind in zip(values, self.kinds, strict=False)):
+            return None
+        row = [*values, *self.defaults[len(values) :]]
+        if self.number_at is not None:
+            row[self.number_at] = number
+        return number, *row
 
-    def _indexes(self) -> list[str]:
-        return [row[1] for row in self._connection.execute(f'PRAGMA index_list("{self.name}")')]
 
-    def _count(self, counting: str) -> None:
-        try:
-            number, last = self._connection.execute(counting).fetchone()
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
+class Salvage:
+    """Fills ``fresh``, a new database of that schema, from damaged pages. ``missing`` are the tables that no list of
+    tables leads to: nothing can be said of their rows."""
+
+    def __init__(self, pages: DamagedPages, kept: TableList | None, fresh: sqlite3.Connection) -> None:
+        self._pages = pages
+        self._fresh = fresh
+        self._first = self._first_pages(kept)
+        names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+        self._shapes = {row[0]: _Shape.of(fresh, row[0]) for row in fresh.execute(names)}
+        self.missing = [name for name in self._shapes if not self._first[name]]
+        self._known: dict[str, int | None] = {}
+
+    def fill(self, derived: tuple[str, ...], blobs: Path) -> None:
+        """Add all rows but those of the ``derived`` tables, and what of lost ones the rest tells; none refers to one
+        that is lost."""
+        walks = {name: Walk() for name in self._shapes}
+        numbers = dict[str, set[int] | None]()
+        for name, walk in walks.items():
+            rows = self._rows(name, self._best(name), walk)
+            if name in (*derived, "alembic_version"):
+                deque(rows, maxlen=0)
+            else:
+                self._put(name, gemm_rows(rows, self._gemm_texts()) if name == "gemms" else rows)
+                numbers[name] = known = self._known_numbers(name)
+                # Or its first page is another's.
+                walk.intact = walk.intact and self._number(name) >= len(known or ())
+        self._adopt(walks, numbers)
+        rebuild_rows(self._fresh, blobs)
+        drop_what_refers_to_nothing(self._fresh)
+        self._go_on_counting(numbers)
+        for name, known in numbers.items():
+            self._known[name] = len(known) if known is not None else 0 if walks[name].intact else None
+
+    def told(self) -> dict[str, tuple[int, int | None]]:
+        """Of each table that was filled the number of its rows, and how many there were, by the index that knows of
+        most; None where no index is whole and the table is not."""
+        return {name: (self._number(name), known) for name, known in self._known.items()}
+
+    def _first_pages(self, kept: TableList | None) -> dict[str, list[int]]:
+        """Of each table and index what the list of the file and the one that was kept say; a table's columns have to
+        be those of the new database."""
+        entries = [values for _, values in self._pages.rows(1, Walk())] + (kept.entries if kept is not None else [])
+        indexes = {row[0] for row in self._fresh.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+        first: dict[str, list[int]] = defaultdict(list)
+        with closing(sqlite3.connect(":memory:")) as tried:
+            for values in entries:
+                if len(values) != 5:
+                    continue
+                kind, name, table, page, statement = values
+                is_ours = (kind, name) == ("table", _SEQUENCE) or (kind == "index" and name in indexes)
+                if kind == "table" and name == table and not is_ours:
+                    is_ours = _columns_made(tried, name, statement) == _columns(self._fresh, name)
+                if is_ours and isinstance(page, int) and 1 < page <= self._pages.number and page not in first[name]:
+                    first[name].append(page)
+        return first
+
+    def _best(self, name: str) -> int:
+        """The first page that leads to most rows of a table."""
+        pages = self._first[name]
+        if len(pages) == 1:
+            return pages[0]
+        return max(pages, key=lambda page: sum(1 for _ in self._rows(name, page, Walk())))
+
+    def _rows(self, name: str, first: int, walk: Walk) -> Iterator[Row]:
+        for number, values in self._pages.rows(first, walk):
+            row = self._shapes[name].row(number, values)
+            if row is None:
+                walk.intact = False
+            else:
+                yield row
+
+    def _put(self, name: str, rows: Iterator[Row]) -> None:
+        columns = ", ".join(f'"{column}"' for column in ("rowid", *self._shapes[name].columns))
+        places = ", ".join("?" * (1 + len(self._shapes[name].columns)))
+        self._fresh.executemany(f'INSERT OR IGNORE INTO "{name}" ({columns}) VALUES ({places})', rows)
+
+    def _number(self, name: str) -> int:
+        return int(self._fresh.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0])
+
+    def _known_numbers(self, name: str) -> set[int] | None:
+        """The numbers of a table's rows by the index that knows of most; None where none is whole."""
+        best: set[int] | None = None
+        for _, index, _, _, partial in self._fresh.execute(f'PRAGMA index_list("{name}")').fetchall():
+            kinds = self._index_kinds(name, index)
+            for first in self._first[index] if not partial else []:
+                walk, numbers = Walk(), set[int]()
+                for entry in self._pages.entries(first, walk):
+                    if len(entry) == len(kinds) and all(map(_is_of, entry, kinds)):
+                        numbers.add(entry[-1])
+                    else:
+                        walk.intact = False
+                if walk.intact and (best is None or len(numbers) > len(best)):
+                    best = numbers
+        return best
+
+    def _index_kinds(self, name: str, index: str) -> list[Any]:
+        shape = self._shapes[name]
+        columns = [row[1] for row in self._fresh.execute(f'PRAGMA index_info("{index}")')]
+        return [*(shape.kinds[column] if column >= 0 else int for column in columns), int]
+
+    def _gemm_texts(self) -> Iterator[tuple[Any, Any]]:
+        """The numbers and texts of problems that the index of their texts knows."""
+        for _, index, *_ in self._fresh.execute('PRAGMA index_list("gemms")').fetchall():
+            if [row[2] for row in self._fresh.execute(f'PRAGMA index_info("{index}")')] == ["text"]:
+                for first in self._first[index]:
+                    yield from ((entry[1], entry[0]) for entry in self._pages.entries(first, Walk()) if len(entry) == 2)
+
+    def _adopt(self, walks: dict[str, Walk], numbers: dict[str, set[int] | None]) -> None:
+        """Add the rows of leaves that a damaged page led to: those that no tree reaches and that are not free, and
+        whose rows are one table's alone, as far as their columns and its indexes tell."""
+        broken, free = [name for name in numbers if not walks[name].intact], self._pages.free()
+        if not broken or free is None:
             return
-        self.known = max(self.known or 0, int(number))
-        self.last = max(self.last or 0, last or 0)
+        reached = free.union(*(walk.pages for walk in walks.values()))
+        self._pages_of_others(reached)
+        for leaf in self._pages.leaves():
+            if leaf in reached:
+                continue
+            walk = Walk()
+            rows = list(self._pages.rows_of(leaf, walk))
+            fitting = []
+            for name in broken:
+                shaped, known = [self._shapes[name].row(*row) for row in rows], numbers[name]
+                of_table = [row for row in shaped if row is not None and (known is None or row[0] in known)]
+                if of_table and len(of_table) == len(rows):
+                    fitting.append((name, of_table))
+            if len(fitting) == 1:
+                self._put(fitting[0][0], iter(fitting[0][1]))
+
+    def _pages_of_others(self, reached: set[int]) -> None:
+        for first in (1, *self._first[_SEQUENCE]):
+            walk = Walk()
+            deque(self._pages.rows(first, walk), maxlen=0)
+            reached |= walk.pages
+
+    def _go_on_counting(self, numbers: dict[str, set[int] | None]) -> None:
+        """Give out no number again that the damaged file has given out."""
+        given: dict[str, int] = {}
+        for first in self._first[_SEQUENCE]:
+            for _, values in self._pages.rows(first, Walk()):
+                if len(values) == 2 and isinstance(values[0], str) and isinstance(values[1], int):
+                    given[values[0]] = max(given.get(values[0], 0), values[1])
+        counted = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
+        for (name,) in self._fresh.execute(counted).fetchall():
+            (last,) = self._fresh.execute(f'SELECT max(rowid) FROM "{name}"').fetchone()
+            last = max(last or 0, given[name] if name in given else max(numbers.get(name) or (), default=0))
+            self._fresh.execute(f"DELETE FROM {_SEQUENCE} WHERE name = ?", (name,))
+            self._fresh.execute(f"INSERT INTO {_SEQUENCE} (name, seq) VALUES (?, ?)", (name, last))
 
 
 def drop_what_refers_to_nothing(connection: sqlite3.Connection) -> None:
@@ -124,3 +224,22 @@ def drop_what_refers_to_nothing(connection: sqlite3.Connection) -> None:
             needed = {row[1]: row[3] for row in connection.execute(f'PRAGMA table_info("{table}")')}[column]
             change = f'DELETE FROM "{table}"' if needed else f'UPDATE "{table}" SET "{column}" = NULL'
             connection.execute(f"{change} WHERE rowid = ?", (row,))
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    return value is None or isinstance(value, kind)
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[Any]:
+    return connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()
+
+
+def _columns_made(connection: sqlite3.Connection, table: Any, statement: Any) -> list[Any]:
+    """The columns of the table that a statement makes; none where it makes none."""
+    try:
+        connection.execute(statement)
+        made = _columns(connection, table)
+        connection.execute(f'DROP TABLE "{table}"')
+    except (sqlite3.Error, sqlite3.Warning, TypeError, ValueError):
+        return []
+    return made

@@ -1,0 +1,78 @@
+"""The list of tables of a data folder's SQLite database, kept beside it: a repair finds the rows by it where the list
+in the database is damaged, and sees by it that it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tirgemm.errors import DamagedDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class TableList:
+    """``entries`` are the rows of ``sqlite_schema``: type, name, table, first page, statement. SQLite counts
+    ``changes`` of them, those by VACUUM too."""
+
+    page_size: int
+    changes: int
+    revision: str | None
+    entries: list[list[Any]]
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection) -> TableList:
+        size, changes = connection.execute(
+            "SELECT page_size, schema_version FROM pragma_page_size, pragma_schema_version"
+        ).fetchone()
+        entries = connection.execute("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master ORDER BY rowid")
+        rows = [list(row) for row in entries]
+        revision = None
+        if any(name == "alembic_version" for _, name, *_ in rows):
+            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or (None,)
+        return cls(size, changes, revision, rows)
+
+
+def kept_beside(file: Path) -> Path:
+    return file.with_name(f"{file.name}.tables")
+
+
+def kept_table_list(file: Path) -> TableList | None:
+    """The list that was kept beside a database; None where there is none that can be read."""
+    try:
+        values = json.loads(kept_beside(file).read_text(encoding="utf-8"))
+        kept = TableList(**values)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    entries = kept.entries
+    is_list = isinstance(entries, list) and all(isinstance(row, list) and len(row) == 5 for row in entries)
+    return kept if is_list and isinstance(kept.page_size, int) else None
+
+
+def keep_table_list(connection: sqlite3.Connection, file: Path) -> None:
+    """Keep the list of tables beside a database, where it can be written.
+
+    Raises DamagedDatabase where the list became another one with no change that SQLite counted, but of a file whose
+    tables are elsewhere and that is whole: that is another one, such as a backup.
+    """
+    now, before = TableList.of(connection), kept_table_list(file)
+    if now == before:
+        return
+    if before is not None and before.changes == now.changes and before.entries != now.entries:
+        (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if said != "ok" or [entry[3] for entry in before.entries] == [entry[3] for entry in now.entries]:
+            raise DamagedDatabase(f"database {file} is damaged: its list of tables is not the one that was made")
+    with suppress(OSError):
+        number, name = tempfile.mkstemp(prefix=f"{kept_beside(file).name}.", dir=file.parent)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as written:
+                json.dump(asdict(now), written)
+            Path(name).replace(kept_beside(file))
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
