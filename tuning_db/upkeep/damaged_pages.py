@@ -22,10 +22,12 @@ _DAMAGE = (ValueError, IndexError, struct.error)
 
 @dataclass
 class Walk:
-    """What was met in a tree: its pages, and whether all were there and all they hold could be read."""
+    """What was met in a tree: its pages, whether all were there and all they hold could be read, and rows whose numbers
+    are not those that should be on their pages."""
 
     intact: bool = True
     pages: set[int] = field(default_factory=set)
+    astray: list[tuple[int, list[Any]]] = field(default_factory=list)
 
 
 class DamagedPages:
@@ -38,17 +40,21 @@ class DamagedPages:
         self.number = len(content) // size
 
     def rows(self, first: int, walk: Walk) -> Iterator[tuple[int, list[Any]]]:
-        """The rows of the table with that first page, and their numbers."""
-        for leaf in self._leaves(first, TABLE, walk):
-            yield from self.rows_of(leaf, walk)
+        """The rows of the table with that first page, and their numbers; but for those that are astray."""
+        for leaf, low, high in self._leaves(first, TABLE, walk):
+            for row in self.rows_of(leaf, walk):
+                if low < row[0] <= high:
+                    yield row
+                else:
+                    walk.intact = False
+                    walk.astray.append(row)
 
     def rows_of(self, leaf: int, walk: Walk) -> Iterator[tuple[int, list[Any]]]:
         """Those of one of its leaves."""
 
         def row(start: int, end: int) -> tuple[int, list[Any]]:
             length, at = self._varint(start)
-            number, at = self._varint(at)
-            number -= (number >> 63) << 64
+            number, at = self._number(at)
             return number, _values(self._payload(at, end, length, self._usable - 35))
 
         yield from self._each(leaf, TABLE, row, walk)
@@ -61,11 +67,9 @@ class DamagedPages:
             length, at = self._varint(start)
             return _values(self._payload(at, end, length, largest))
 
-        for page in self._leaves(first, INDEX, walk, inner_too=True):
+        for page, _, _ in self._leaves(first, INDEX, walk):
             is_inner = self._content[self._start(page)] == INDEX[1]
-            yield from self._each(
-                page, INDEX, lambda start, end, skip=4 * is_inner: entry(start + skip, end), walk
-            )
+            yield from self._each(page, INDEX, lambda start, end, skip=4 * is_inner: entry(start + skip, end), walk)
 
     def free(self) -> set[int] | None:
         """The free pages; None where the list of them is damaged."""
@@ -90,20 +94,28 @@ class DamagedPages:
     def _start(self, page: int) -> int:
         return (page - 1) * self._size + (HEADER if page == 1 else 0)
 
-    def _leaves(self, first: int, kinds: tuple[int, int], walk: Walk, *, inner_too: bool = False) -> Iterator[int]:
-        waiting = [first]
+    def _leaves(self, first: int, kinds: tuple[int, int], walk: Walk) -> Iterator[tuple[int, int, int]]:
+        """The pages with what is in a tree, and for a table the numbers of the rows that are to be there: from behind
+        one to another. Of an index that is all pages."""
+        waiting = [(first, -(2**63) - 1, 2**63)]
         while waiting:
-            page = waiting.pop()
+            page, low, high = waiting.pop()
             if not 1 <= page <= self.number or page in walk.pages or self._content[self._start(page)] not in kinds:
                 walk.intact = False
                 continue
             walk.pages.add(page)
             is_inner = self._content[self._start(page)] == kinds[1]
             if is_inner:
-                children = list(self._each(page, kinds, lambda start, _: self._long(start), walk))
-                waiting += [self._long(self._start(page) + 8), *reversed(children)]
-            if inner_too or not is_inner:
-                yield page
+                children = []
+                for child, key in self._each(page, kinds, self._child, walk):
+                    children.append((child, low, key))
+                    low = key
+                waiting += [(self._long(self._start(page) + 8), low, high), *reversed(children)]
+            if kinds == INDEX or not is_inner:
+                yield page, low, high
+
+    def _child(self, start: int, _end: int) -> tuple[int, int]:
+        return self._long(start), self._number(start + 4)[0]
 
     def _each(
         self, page: int, kinds: tuple[int, int], read: Callable[[int, int], _Read], walk: Walk
@@ -132,6 +144,10 @@ class DamagedPages:
 
     def _varint(self, at: int) -> tuple[int, int]:
         return _varint(self._content, at)
+
+    def _number(self, at: int) -> tuple[int, int]:
+        number, at = self._varint(at)
+        return number - ((number >> 63) << 64), at
 
     def _payload(self, at: int, end: int, length: int, largest: int) -> bytes:
         """What a cell holds: on its page, and what is too long for that on others."""

@@ -170,7 +170,7 @@ def _repair(
         files.put_log_back(content)
     files.keep(content)
     _copy_pages(damaged, files, content, kept)
-    if damaged is not None and _is_whole(files, kept):
+    if damaged is not None and _is_whole(damaged, files, kept):
         if files.done() is not None:
             logger.warning("database %s was repaired already; its audit log says what was lost", files.file)
         return Repaired(files.file)
@@ -209,11 +209,13 @@ def _copy_pages(
     files.drop_work()
 
 
-def _is_whole(files: RepairFiles, kept: TableList | None) -> bool:
-    """Whether SQLite finds no fault, and the list of tables is what it was."""
+def _is_whole(damaged: sqlite3.Connection, files: RepairFiles, kept: TableList | None) -> bool:
+    """Whether SQLite finds no fault in the pages, and the list of tables is what it was."""
     with closing(sqlite3.connect(files.pages)) as connection:
         try:
             if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+                return False
+            if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
                 return False
             now = TableList.of(connection)
         except sqlite3.OperationalError:  # of a column that is called otherwise now
@@ -224,7 +226,8 @@ def _is_whole(files: RepairFiles, kept: TableList | None) -> bool:
             raise
     if now.revision is None and "candidates" not in [entry[1] for entry in now.entries]:
         raise InvalidRequest(f"{files.file} is no tuning database: it has no version of a schema")
-    if kept is not None and kept.changes == now.changes and kept.entries != now.entries:
+    (changes,) = damaged.execute("PRAGMA schema_version").fetchone()  # of the copy they are other ones
+    if kept is not None and kept.changes == changes and kept.entries != now.entries:
         return False
     if now.revision is not None:
         schema.require_known(now.revision, str(files.file))

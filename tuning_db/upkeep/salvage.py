@@ -88,6 +88,7 @@ class Salvage:
             else:
                 self._put(name, gemm_rows(rows, self._gemm_texts()) if name == "gemms" else rows)
                 numbers[name] = known = self._known_numbers(name)
+                self._put(name, iter(self._known_rows(name, walk.astray, known)))
                 # Or its first page is another's.
                 walk.intact = walk.intact and self._number(name) >= len(known or ())
         self._adopt(walks, numbers)
@@ -134,6 +135,11 @@ class Salvage:
                 walk.intact = False
             else:
                 yield row
+
+    def _known_rows(self, name: str, rows: list[tuple[int, list[Any]]], known: set[int] | None) -> list[Row]:
+        """Those of the rows that are a table's, as far as its columns and indexes tell."""
+        shaped = [self._shapes[name].row(*row) for row in rows]
+        return [row for row in shaped if row is not None and (known is None or row[0] in known)]
 
     def _put(self, name: str, rows: Iterator[Row]) -> None:
         columns = ", ".join(f'"{column}"' for column in ("rowid", *self._shapes[name].columns))
@@ -186,8 +192,7 @@ class Salvage:
             rows = list(self._pages.rows_of(leaf, walk))
             fitting = []
             for name in broken:
-                shaped, known = [self._shapes[name].row(*row) for row in rows], numbers[name]
-                of_table = [row for row in shaped if row is not None and (known is None or row[0] in known)]
+                of_table = self._known_rows(name, rows, numbers[name])
                 if of_table and len(of_table) == len(rows):
                     fitting.append((name, of_table))
             if len(fitting) == 1:
