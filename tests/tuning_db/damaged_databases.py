@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def rows(folder: Path, table: str) -> int:
-    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+    with closing(sqlite3.connect(folder / DATABASE, timeout=0)) as connection:
         return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 

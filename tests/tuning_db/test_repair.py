@@ -35,6 +35,7 @@ from tirgemm.tuning_db import Database, SqlStore, schema
 from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.access.audit import AuditLog
 from tirgemm.tuning_db.database import damage_marker
+from tirgemm.tuning_db.table_list import kept_beside
 from tirgemm.tuning_db.upkeep import repair as repairs
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.repair import Repaired, repair, repair_if_found_damaged
@@ -237,6 +238,7 @@ def test_what_cannot_be_read_at_all_or_is_no_tuning_database_is_refused_and_left
     file = data / DATABASE
     damage(data, "<candidate 60>")
     whole = file.read_bytes()
+    kept_beside(file).unlink()
     for junk in (b"\xff" * PAGE + whole[PAGE:], b"no database at all\n" * 500, whole[: 8 * PAGE]):
         file.write_bytes(junk)
         with pytest.raises(DamagedDatabase, match=r"nothing of .* can be read .*put a backup back"):
@@ -290,14 +292,16 @@ def test_the_command_repairs_what_nobody_serves(
     call = runner(capsys, "db", "repair", "--data", data)
     assert call() == (0, f"database {data / DATABASE} is whole; nothing was changed\n", "")
     damage_root(data, "sample_sets")
+    damage_root(data, "api_keys")
     with ProcessLock(data / SERVER_LOCK, "the folder"):
         code, _, err = call()
         assert (code, "is in use by process" in err) == (1, True)
     code, out, _ = call("--json")
     document = json.loads(out)
-    assert (code, document["whole"], document["keys_lost"]) == (0, False, False)
+    assert (code, document["whole"], document["keys_lost"]) == (0, False, True)
     assert document["tables"]["candidates"] == {"rows": CANDIDATES, "lost": 0}
-    assert document["tables"]["sample_sets"] == {"rows": 0, "lost": CANDIDATES}
+    assert document["tables"]["sample_sets"] == {"rows": CANDIDATES, "lost": 0}
+    assert document["tables"]["api_keys"] == {"rows": 0, "lost": 1}
     assert Path(document["damaged_file"]).is_file()
     code, _, err = call("--db", "sqlite:////x.db")
     assert (code, "leave out --db" in err) == (2, True)

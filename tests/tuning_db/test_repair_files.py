@@ -103,7 +103,7 @@ def test_what_a_killed_repair_left_is_in_no_ones_way(data: Path, *, whole_pages:
         damage(data, "<candidate 60>")
     else:
         (data / DATABASE).write_bytes(b"\0" * PAGE + (data / DATABASE).read_bytes()[PAGE:])
-    for end in ("", "-wal", "-shm", "-journal", ".new", ".kept", ".kept-wal"):
+    for end in ("", "-wal", "-shm", "-journal", ".pages", ".pages-journal", ".kept", ".kept-wal"):
         (data / f"{DATABASE}.repair{end}").write_bytes(b"left behind" * 1000)
     done = repair(data / DATABASE, data)
     assert done.damaged_file is not None
