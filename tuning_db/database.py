@@ -94,11 +94,14 @@ class Database(Closing):
             with translated(self.place):
                 yield
         except DamagedDatabase as error:
-            self._damage = str(error)
-            if self._is_embedded:
-                with suppress(OSError):  # the folder may be read-only
-                    damage_marker(self.data_dir / DATABASE).write_text(f"{error}\n", encoding="utf-8")
+            self._note_damage(str(error))
             raise
+
+    def _note_damage(self, words: str) -> None:
+        self._damage = words
+        if self._is_embedded:
+            with suppress(OSError):  # the folder may be read-only
+                damage_marker(self.data_dir / DATABASE).write_text(f"{words}\n", encoding="utf-8")
 
     def keep_table_list(self) -> None:
         """Keep the list of tables beside the data folder's file: to be done after each change of it."""
@@ -106,7 +109,9 @@ class Database(Closing):
             with self.translating():
                 raw = self.engine.raw_connection()
                 try:
-                    keep_table_list(cast("sqlite3.Connection", raw.driver_connection), self.data_dir / DATABASE)
+                    connection = cast("sqlite3.Connection", raw.driver_connection)
+                    if not keep_table_list(connection, self.data_dir / DATABASE):
+                        self._note_damage(f"database {self.place} is damaged (its list of tables); {schema.MEND}")
                 finally:
                     raw.close()
 
@@ -117,9 +122,10 @@ class Database(Closing):
         if self._damage or not self._is_embedded:
             return self._damage
         try:
-            return damage_marker(self.data_dir / DATABASE).read_text(encoding="utf-8").strip()
+            words = damage_marker(self.data_dir / DATABASE).read_text(encoding="utf-8").strip()
         except OSError:
             return ""
+        return words or "a page is damaged"  # the disk was full
 
     @property
     def writable(self) -> bool:

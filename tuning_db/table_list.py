@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tirgemm.errors import DamagedDatabase
-
 
 @dataclass(frozen=True, slots=True)
 class TableList:
@@ -54,19 +52,17 @@ def kept_table_list(file: Path) -> TableList | None:
     return kept if is_list and isinstance(kept.page_size, int) else None
 
 
-def keep_table_list(connection: sqlite3.Connection, file: Path) -> None:
-    """Keep the list of tables beside a database, where it can be written.
-
-    Raises DamagedDatabase where the list became another one with no change that SQLite counted, but of a file whose
-    tables are elsewhere and that is whole: that is another one, such as a backup.
-    """
+def keep_table_list(connection: sqlite3.Connection, file: Path) -> bool:
+    """Keep the list of tables beside a database, where it can be written; whether it is right. It is not where it
+    became another one with no change that SQLite counted, but for that of a whole file whose tables are elsewhere:
+    that is another one, such as a backup."""
     now, before = TableList.of(connection), kept_table_list(file)
     if now == before:
-        return
+        return True
     if before is not None and before.changes == now.changes and before.entries != now.entries:
         (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if said != "ok" or [entry[3] for entry in before.entries] == [entry[3] for entry in now.entries]:
-            raise DamagedDatabase(f"database {file} is damaged: its list of tables is not the one that was made")
+            return False
     with suppress(OSError):
         number, name = tempfile.mkstemp(prefix=f"{kept_beside(file).name}.", dir=file.parent)
         try:
@@ -76,3 +72,4 @@ def keep_table_list(connection: sqlite3.Connection, file: Path) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+    return True

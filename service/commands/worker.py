@@ -35,8 +35,8 @@ def worker(
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where there is no such database or device, the database is damaged, another worker of this machine is
-    on it, or a setting is wrong, and with 70 when it hangs.
+    Exits with 2 where there is no such database or device, the database is to be repaired, another worker of this
+    machine is on it, or a setting is wrong, and with 70 when it hangs.
     """
     arguments = options.of_settings(locals())
     from tirgemm.artifact.sign import Signer
@@ -55,6 +55,7 @@ def worker(
     from tirgemm.tuning_db import JobQueue
     from tirgemm.tuning_db.data_folder import require_database
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+    from tirgemm.tuning_db.upkeep.repair_files import is_repair_due
 
     if parent is not None:
         die_with(parent)
@@ -66,7 +67,9 @@ def worker(
             settings.db or None,
             f"a worker joins a service that is there: start that first, with `tirgemm serve --data {settings.data}`",
         )
-        if parent is None and settings.damage_marker is not None and settings.damage_marker.is_file():
+        # The server ends the worker that it started.
+        marker = settings.damage_marker if parent is None else None
+        if marker is not None and is_repair_due(marker):
             raise DamagedDatabase(f"the database in {settings.data} was found to be damaged: {_REPAIRS}")
         require_devices(settings)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
@@ -96,10 +99,10 @@ def worker(
             switch_often()  # the searches of all devices share it
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
-            # The server ends the worker that it started.
-            marker = settings.damage_marker if parent is None else None
             try:
-                with DamageWatch(marker, runner.stop) as watch:
+                with DamageWatch(
+                    marker, runner.stop, is_time=lambda: marker is not None and is_repair_due(marker)
+                ) as watch:
                     runner.run()
             finally:
                 fleet.close()

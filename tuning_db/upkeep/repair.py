@@ -32,7 +32,7 @@ from tirgemm.tuning_db.table_list import TableList, kept_beside, kept_table_list
 from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
 from tirgemm.tuning_db.upkeep.first_page import PAGE_SIZE, locked_bytes, write_first_page
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
-from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created, hindrance
+from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created, hindrance, repair_due
 from tirgemm.tuning_db.upkeep.salvage import Salvage, is_damage
 
 # Made of the kernels, all of them anew: a figure that is wrong could not be told from one that is right.
@@ -128,7 +128,7 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
 def repair_if_found_damaged(data_dir: Path, wait_s: float = 0.0) -> Repaired | None:
     """``repair`` the database of a data folder where it was met with damage, since it was last whole; None where not.
 
-    What was lost is logged. Raises what ``repair`` does.
+    Workers that have it open end meanwhile. What was lost is logged. Raises what ``repair`` does.
     """
     file = data_dir / DATABASE
     if not damage_marker(file).is_file():
@@ -137,7 +137,8 @@ def repair_if_found_damaged(data_dir: Path, wait_s: float = 0.0) -> Repaired | N
         damage_marker(file).unlink(missing_ok=True)
         return None
     logger.warning("database %s was found to be damaged; it is being repaired", file)
-    done = repair(file, data_dir, wait_s)
+    with repair_due(damage_marker(file)):
+        done = repair(file, data_dir, wait_s)
     logger.log(logging.ERROR if done.lost else logging.WARNING, "%s", done)
     return done
 

@@ -5,10 +5,11 @@ None of them is anybody else's to read, from its first moment, and each is made 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -67,6 +68,9 @@ class RepairFiles:
         """Let ``work`` be the database: of a file that SQLite can neither open nor, therefore, write. Its log goes
         first: it is not the new file's, which it would falsify."""
         shutil.copymode(self.file, self.work)
+        about = self.file.stat()
+        with suppress(PermissionError):  # who is not root can only have been the owner
+            os.chown(self.work, about.st_uid, about.st_gid)
         with self.work.open("rb") as whole:
             os.fsync(whole.fileno())
         for end in (_LOG, "-shm", "-journal"):
@@ -134,6 +138,27 @@ class RepairFiles:
             shutil.copyfileobj(content, copy, _AT_ONCE)
             copy.flush()
             os.fsync(copy.fileno())
+
+
+@contextmanager
+def repair_due(marker: Path) -> Iterator[None]:
+    """Have whoever has the database open and looks with ``is_repair_due`` close it, until the end of the with block or
+    of the process."""
+    with marker.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def is_repair_due(marker: Path) -> bool:
+    """Whether somebody repairs the database with that marker now, or waits to."""
+    try:
+        with marker.open("rb") as tried:
+            fcntl.flock(tried, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def hindrance(file: Path) -> str:

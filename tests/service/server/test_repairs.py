@@ -35,6 +35,7 @@ from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.database import damage_marker
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.repair import repair
+from tirgemm.tuning_db.upkeep.repair_files import is_repair_due, repair_due
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
 
@@ -85,7 +86,9 @@ def test_a_worker_ends_so_that_its_server_can_repair(
 ) -> None:
     monkeypatch.setattr(log_lines, "log_to_stderr", lambda **_: None)
     damage_marker(damaged / DATABASE).write_text("a page is damaged")
-    code, _, err = runner(capsys)("worker", "--data", damaged, "--lock-dir", damaged / "locks")
+    assert not is_repair_due(damage_marker(damaged / DATABASE)), "it works on what is whole"
+    with repair_due(damage_marker(damaged / DATABASE)):
+        code, _, err = runner(capsys)("worker", "--data", damaged, "--lock-dir", damaged / "locks")
     assert (code, "its server repairs it while no worker has it open; start this worker again" in err) == (2, True)
 
 
@@ -189,7 +192,7 @@ def test_it_goes_on_where_the_newest_candidate_is_on_a_damaged_page(
             target=lambda: again.append(Repairs(Settings(data=tmp_path), asked_to_exit=asked).open_again())
         )
         opening.start()
-        opening.join(20.0)
+        opening.join(PATIENCE_S)
         asked.set()
         opening.join()
         (state,) = again
