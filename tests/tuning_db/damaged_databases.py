@@ -73,5 +73,6 @@ def require_whole(folder: Path) -> None:
         assert newest is not None
         assert newest.id in [record.id for record in store.kernels()]
         with database.read() as connection:
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
             assert connection.exec_driver_sql("SELECT max(seq) FROM kernel_figures").scalar() == 2
         store.add_candidate(candidate(CANDIDATES + 1, config=config(CANDIDATES + 1)))

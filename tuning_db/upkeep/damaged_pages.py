@@ -67,9 +67,12 @@ class DamagedPages:
             length, at = self._varint(start)
             return _values(self._payload(at, end, length, largest))
 
+        def inner_entry(start: int, end: int) -> list[Any]:
+            return entry(start + 4, end)
+
         for page, _, _ in self._leaves(first, INDEX, walk):
             is_inner = self._content[self._start(page)] == INDEX[1]
-            yield from self._each(page, INDEX, lambda start, end, skip=4 * is_inner: entry(start + skip, end), walk)
+            yield from self._each(page, INDEX, inner_entry if is_inner else entry, walk)
 
     def free(self) -> set[int] | None:
         """The free pages; None where the list of them is damaged."""

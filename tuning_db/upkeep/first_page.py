@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,16 +16,24 @@ from tirgemm.errors import AlreadyRunning
 PAGE_SIZE = 4096
 # The bytes of a file that SQLite locks (its file ``os.h``): PENDING_BYTE, and behind it those of writers and readers.
 _LOCKED_FROM, _LOCKED_BYTES = 0x40000000, 512
+_PAUSE_S = 0.1
 
 
 @contextmanager
-def locked_bytes(file: Path) -> Iterator[BinaryIO]:
-    """A file that SQLite cannot open, locked as SQLite does. AlreadyRunning where another process has it open."""
+def locked_bytes(file: Path, wait_s: float) -> Iterator[BinaryIO]:
+    """A file that SQLite cannot open, locked as SQLite does. AlreadyRunning where another process still has it open
+    after ``wait_s``."""
+    until = time.monotonic() + wait_s
     with file.open("r+b") as content:
-        try:
-            fcntl.lockf(content, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, _LOCKED_FROM)
-        except OSError as error:
-            raise AlreadyRunning(f"database {file} is open in another process; stop what uses it first") from error
+        while True:
+            try:
+                fcntl.lockf(content, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, _LOCKED_FROM)
+                break
+            except OSError as error:
+                if time.monotonic() >= until:
+                    words = f"database {file} is open in another process; stop what uses it first"
+                    raise AlreadyRunning(words) from error
+                time.sleep(_PAUSE_S)
         yield content
 
 

@@ -12,6 +12,7 @@ import logging
 import mmap
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
@@ -41,6 +42,8 @@ _UNTOLD = ("alembic_version", KernelVersionRow.__tablename__)
 LOST_KEY = "lost in a repair"
 
 logger = logging.getLogger("tirgemm.tuning_db")
+
+Tell = Callable[["Repaired"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,9 @@ class Repaired:
         return f"database {self.database} was damaged and is repaired, {what}{keys}; as it was: {self.damaged_file}"
 
 
-def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
-    """Make a SQLite database whole whose blobs are in ``data_dir``, and note it in its audit log.
+def repair(file: Path, data_dir: Path, wait_s: float = 0.0, tell: Tell = lambda _: None) -> Repaired:
+    """Make a SQLite database whole whose blobs are in ``data_dir``, and note it in its audit log. ``tell`` is called
+    with what is done before it is written.
 
     Raises AlreadyRunning where anybody still has it open after ``wait_s``, DamagedDatabase where SQLite can read
     nothing of it, SchemaTooNew, InvalidRequest for what is no tuning database, and StoreError; the file is
@@ -107,16 +111,20 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0) -> Repaired:
         with translated(str(file)), ExitStack() as stack:
             # The content is opened behind the lock and closed behind the connection: a process that closes a file gives
             # up all locks that it has on it.
-            damaged = _locked(file, wait_s)
+            damaged = _locked(file, wait_s) if _has_first_page(file) else None
             if damaged is None:
-                content = stack.enter_context(locked_bytes(file))
+                content = stack.enter_context(locked_bytes(file, wait_s))
             else:
                 content = stack.enter_context(file.open("rb"))
                 stack.enter_context(closing(damaged))
             stack.enter_context(files)
-            done = _repair(damaged, files, content, kept_table_list(beside), data_dir)
+            done = _make_whole(damaged, files, content, kept_table_list(beside), data_dir)
             if done.damaged_file is not None:
+                tell(done)
+                _write(damaged, files)
                 kept_beside(beside).unlink(missing_ok=True)  # it is that of the damaged file
+            elif files.done() is not None:  # a repair that was killed at its very end
+                logger.warning("database %s was repaired before; its audit log says what was lost", file)
             marker.unlink(missing_ok=True)
     except OSError as error:
         kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
@@ -138,9 +146,27 @@ def repair_if_found_damaged(data_dir: Path, wait_s: float = 0.0) -> Repaired | N
         return None
     logger.warning("database %s was found to be damaged; it is being repaired", file)
     with repair_due(damage_marker(file)):
-        done = repair(file, data_dir, wait_s)
-    logger.log(logging.ERROR if done.lost else logging.WARNING, "%s", done)
+        done = repair(file, data_dir, wait_s, _log)
+    if done.damaged_file is None:
+        _log(done)
     return done
+
+
+def _log(done: Repaired) -> None:
+    logger.log(logging.ERROR if done.lost else logging.WARNING, "%s", done)
+
+
+def _has_first_page(file: Path) -> bool:
+    """Whether SQLite can open it. It looks at no log, which it would write back and delete when it closes the file."""
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as connection:
+        try:
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.execute("PRAGMA schema_version")
+        except sqlite3.Error as error:
+            if is_damage(error):
+                return False
+            raise
+    return True
 
 
 def _locked(file: Path, wait_s: float) -> sqlite3.Connection | None:
@@ -164,30 +190,34 @@ def _locked(file: Path, wait_s: float) -> sqlite3.Connection | None:
     return connection
 
 
-def _repair(
+def _make_whole(
     damaged: sqlite3.Connection | None, files: RepairFiles, content: BinaryIO, kept: TableList | None, data_dir: Path
 ) -> Repaired:
+    """Make ``files.work`` of a damaged database; what that does, once it is written."""
     if damaged is None:
         files.put_log_back(content)
     files.keep(content)
     _copy_pages(damaged, files, content, kept)
     if damaged is not None and _is_whole(damaged, files, kept):
-        if files.done() is not None:
-            logger.warning("database %s was repaired already; its audit log says what was lost", files.file)
         return Repaired(files.file)
     rows = _salvaged(files, kept, data_dir)
     files.pages.unlink()
     keys_lost = any(each.name == ApiKeyRow.__tablename__ and not each.rows and each.lost != 0 for each in rows)
     done = Repaired(files.file, files.name_for_good(), rows, keys_lost)
     _complete(files.work, data_dir, done)
+    return done
+
+
+def _write(damaged: sqlite3.Connection | None, files: RepairFiles) -> None:
     files.begin_to_write()
+    with closing(sqlite3.connect(files.work)) as whole:
+        if damaged is None:
+            whole.execute("PRAGMA journal_mode = WAL")
+        else:
+            whole.backup(damaged)
     if damaged is None:
         files.put_in_place()
-    else:
-        with closing(sqlite3.connect(files.work)) as whole:
-            whole.backup(damaged)
     files.done()
-    return done
 
 
 def _copy_pages(
