@@ -198,7 +198,11 @@ def _make_whole(
         files.put_log_back(content)
     files.keep(content)
     _copy_pages(damaged, files, content, kept)
-    if damaged is not None and _is_whole(damaged, files, kept):
+    if damaged is not None:
+        (changes,) = damaged.execute("PRAGMA schema_version").fetchone()
+        if kept is not None and kept.changes != changes:
+            kept = None  # another program changed the tables since
+    if damaged is not None and _is_whole(files, kept):
         return Repaired(files.file)
     rows = _salvaged(files, kept, data_dir)
     files.pages.unlink()
@@ -240,7 +244,7 @@ def _copy_pages(
     files.drop_work()
 
 
-def _is_whole(damaged: sqlite3.Connection, files: RepairFiles, kept: TableList | None) -> bool:
+def _is_whole(files: RepairFiles, kept: TableList | None) -> bool:
     """Whether SQLite finds no fault in the pages, and the list of tables is what it was."""
     with closing(sqlite3.connect(files.pages)) as connection:
         try:
@@ -257,8 +261,7 @@ def _is_whole(damaged: sqlite3.Connection, files: RepairFiles, kept: TableList |
             raise
     if now.revision is None and "candidates" not in [entry[1] for entry in now.entries]:
         raise InvalidRequest(f"{files.file} is no tuning database: it has no version of a schema")
-    (changes,) = damaged.execute("PRAGMA schema_version").fetchone()  # of the copy they are other ones
-    if kept is not None and kept.changes == changes and kept.entries != now.entries:
+    if kept is not None and kept.entries != now.entries:
         return False
     if now.revision is not None:
         schema.require_known(now.revision, str(files.file))
