@@ -90,6 +90,10 @@ class DamagedPages:
             return None
         return free if len(free) == number else None
 
+    def is_of_table(self, page: int) -> bool:
+        """Whether a page says of itself that it is one of a table."""
+        return self._content[self._start(page)] in TABLE
+
     def leaves(self) -> Iterator[int]:
         """Every page that says of itself that it is a leaf of a table."""
         return (page for page in range(2, self.number + 1) if self._content[self._start(page)] == TABLE[0])

@@ -105,8 +105,10 @@ class Salvage:
 
     def _first_pages(self, kept: TableList | None) -> dict[str, list[int]]:
         """Of each table and index what the list of the file and the one that was kept say; a table's columns have to
-        be those of the new database."""
-        entries = [values for _, values in self._pages.rows(1, Walk())] + (kept.entries if kept is not None else [])
+        be those of the new database. Where the file's first page is lost nothing tells whether the kept list is its
+        own, but that each table begins on a page of one."""
+        own = [values for _, values in self._pages.rows(1, Walk())]
+        entries = own + (kept.entries if kept is not None else [])
         indexes = {row[0] for row in self._fresh.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
         first: dict[str, list[int]] = defaultdict(list)
         with closing(sqlite3.connect(":memory:")) as tried:
@@ -117,7 +119,9 @@ class Salvage:
                 is_ours = (kind, name) == ("table", _SEQUENCE) or (kind == "index" and name in indexes)
                 if kind == "table" and name == table and not is_ours:
                     is_ours = _columns_made(tried, name, statement) == _columns(self._fresh, name)
-                if is_ours and isinstance(page, int) and 1 < page <= self._pages.number and page not in first[name]:
+                if not is_ours or not isinstance(page, int) or not 1 < page <= self._pages.number:
+                    continue
+                if page not in first[name] and (own or kind == "index" or self._pages.is_of_table(page)):
                     first[name].append(page)
         return first
 
