@@ -180,11 +180,12 @@ def _locked(file: Path, wait_s: float) -> sqlite3.Connection | None:
         connection.execute("ROLLBACK")  # a COMMIT would correct the header of a file that was cut off
     except sqlite3.Error as error:
         connection.close()
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_BUSY:
             raise AlreadyRunning(
                 f"database {file} is open in another process; stop what uses it, then repair it"
             ) from error
-        if is_damage(error):
+        if is_damage(error) or code == sqlite3.SQLITE_READONLY:  # by the file's header: it may be written
             return None
         raise
     return connection
@@ -253,7 +254,7 @@ def _is_whole(files: RepairFiles, kept: TableList | None) -> bool:
             if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
                 return False
             now = TableList.of(connection)
-        except sqlite3.OperationalError:  # of a column that is called otherwise now
+        except (sqlite3.OperationalError, UnicodeDecodeError):  # of a column that is called otherwise now
             return False
         except sqlite3.Error as error:
             if is_damage(error):

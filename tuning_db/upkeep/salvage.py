@@ -92,11 +92,12 @@ class Salvage:
                 # Or its first page is another's.
                 walk.intact = walk.intact and self._number(name) >= len(known or ())
         self._adopt(walks, numbers)
+        for name, known in numbers.items():
+            is_known = known is not None or walks[name].intact
+            self._known[name] = max(len(known or ()), self._number(name)) if is_known else None
         rebuild_rows(self._fresh, blobs)
         drop_what_refers_to_nothing(self._fresh)
         self._go_on_counting(numbers)
-        for name, known in numbers.items():
-            self._known[name] = len(known) if known is not None else 0 if walks[name].intact else None
 
     def told(self) -> dict[str, tuple[int, int | None]]:
         """Of each table that was filled the number of its rows, and how many there were, by the index that knows of
@@ -245,10 +246,12 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[Any]:
 
 def _columns_made(connection: sqlite3.Connection, table: Any, statement: Any) -> list[Any]:
     """The columns of the table that a statement makes; none where it makes none."""
+    if not isinstance(statement, str) or not statement.startswith("CREATE TABLE"):
+        return []
     try:
         connection.execute(statement)
         made = _columns(connection, table)
         connection.execute(f'DROP TABLE "{table}"')
-    except (sqlite3.Error, sqlite3.Warning, TypeError, ValueError):
+    except (sqlite3.Error, sqlite3.Warning):
         return []
     return made
