@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 RETRY_SECONDS = 5
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _AliveAnswer(BaseHTTPRequestHandler):
     # Of one connection, so that nobody holds a thread for long.
     timeout = 5.0
 
@@ -51,7 +51,7 @@ def answering(listener: socket.socket | None) -> Iterator[None]:
     if listener is None:
         yield
         return
-    server = _Server(("", 0), _Answer, bind_and_activate=False)
+    server = _Server(("", 0), _AliveAnswer, bind_and_activate=False)
     server.socket.close()
     server.socket = listener.dup()
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="answers of a repair", daemon=True)

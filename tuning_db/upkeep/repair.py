@@ -43,7 +43,7 @@ LOST_KEY = "lost in a repair"
 
 logger = logging.getLogger("tirgemm.tuning_db")
 
-Tell = Callable[["Repaired"], None]
+TellRepaired = Callable[["Repaired"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Repaired:
         return f"database {self.database} was damaged and is repaired, {what}{keys}; as it was: {self.damaged_file}"
 
 
-def repair(file: Path, data_dir: Path, wait_s: float = 0.0, tell: Tell = lambda _: None) -> Repaired:
+def repair(file: Path, data_dir: Path, wait_s: float = 0.0, tell: TellRepaired = lambda _: None) -> Repaired:
     """Make a SQLite database whole whose blobs are in ``data_dir``, and note it in its audit log. ``tell`` is called
     with what is done before it is written.
 

@@ -21,7 +21,7 @@ _SEQUENCE = "sqlite_sequence"
 # The greatest row number.
 _GREATEST = 2**63 - 1
 
-Row = tuple[Any, ...]
+RowValues = tuple[Any, ...]
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -30,7 +30,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _TableShape:
     """The columns of a table: what tells its rows from others'."""
 
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class _Shape:
     """The column that is the number of the row."""
 
     @classmethod
-    def of(cls, connection: sqlite3.Connection, table: str) -> _Shape:
+    def of(cls, connection: sqlite3.Connection, table: str) -> _TableShape:
         about = connection.execute(f'PRAGMA table_info("{table}")').fetchall()
         keys = [row[0] for row in about if row[5]]
         number_at = keys[0] if len(keys) == 1 and about[keys[0]][2] == "INTEGER" else None
@@ -51,7 +51,7 @@ class _Shape:
         needed = [row[0] for row in about if row[3] and row[4] is None]
         return cls(tuple(row[1] for row in about), kinds, max(needed, default=0) + 1, defaults, number_at)
 
-    def row(self, number: int, values: list[Any]) -> Row | None:
+    def row(self, number: int, values: list[Any]) -> RowValues | None:
         """The row with its number; None where these values are not those of one."""
         if not self.least <= len(values) <= len(self.columns) or number == _GREATEST:
             return None
@@ -72,7 +72,7 @@ class Salvage:
         self._fresh = fresh
         self._first = self._first_pages(kept)
         names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-        self._shapes = {row[0]: _Shape.of(fresh, row[0]) for row in fresh.execute(names)}
+        self._shapes = {row[0]: _TableShape.of(fresh, row[0]) for row in fresh.execute(names)}
         self.missing = [name for name in self._shapes if not self._first[name]]
         self._known: dict[str, int | None] = {}
 
@@ -133,7 +133,7 @@ class Salvage:
             return pages[0]
         return max(pages, key=lambda page: sum(1 for _ in self._rows(name, page, Walk())))
 
-    def _rows(self, name: str, first: int, walk: Walk) -> Iterator[Row]:
+    def _rows(self, name: str, first: int, walk: Walk) -> Iterator[RowValues]:
         for number, values in self._pages.rows(first, walk):
             row = self._shapes[name].row(number, values)
             if row is None:
@@ -141,12 +141,12 @@ class Salvage:
             else:
                 yield row
 
-    def _known_rows(self, name: str, rows: list[tuple[int, list[Any]]], known: set[int] | None) -> list[Row]:
+    def _known_rows(self, name: str, rows: list[tuple[int, list[Any]]], known: set[int] | None) -> list[RowValues]:
         """Those of the rows that are a table's, as far as its columns and indexes tell."""
         shaped = [self._shapes[name].row(*row) for row in rows]
         return [row for row in shaped if row is not None and (known is None or row[0] in known)]
 
-    def _put(self, name: str, rows: Iterator[Row]) -> None:
+    def _put(self, name: str, rows: Iterator[RowValues]) -> None:
         columns = ", ".join(f'"{column}"' for column in ("rowid", *self._shapes[name].columns))
         places = ", ".join("?" * (1 + len(self._shapes[name].columns)))
         self._fresh.executemany(f'INSERT OR IGNORE INTO "{name}" ({columns}) VALUES ({places})', rows)
