@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+_PAGE_SIZES = [512 << number for number in range(8)]
+
 
 @dataclass(frozen=True, slots=True)
 class TableList:
@@ -53,7 +55,7 @@ def kept_table_list(file: Path) -> TableList | None:
         return None
     entries = kept.entries
     is_list = isinstance(entries, list) and all(isinstance(row, list) and len(row) == 5 for row in entries)
-    return kept if is_list and isinstance(kept.page_size, int) else None
+    return kept if is_list and kept.page_size in _PAGE_SIZES else None
 
 
 def keep_table_list(connection: sqlite3.Connection, file: Path) -> bool:

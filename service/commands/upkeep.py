@@ -131,8 +131,8 @@ def restore(
 
 
 def repair(data: Data = None, db: Url = None, as_json: Json = False) -> None:
-    """Repair the damaged SQLite database of a data folder that nobody serves: its indexes, or a new one of every row
-    that can be read. The damaged file is kept beside it."""
+    """Repair the damaged SQLite database of a data folder that nobody serves: a new one of every row that can be read.
+    The damaged file is kept beside it."""
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.tuning_db.upkeep.repair import repair as repair_database
 
