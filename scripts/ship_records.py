@@ -96,7 +96,8 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def _put_raced(candidates: dict[CandidateKey, Candidate], path: Path, devices: Iterable[Device]) -> None:
-    """Add the races of a results file, in the environment that it names, to the problems that are shipped."""
+    """Add the races of a results file, in the environment that it names, to the problems that are shipped: of each the
+    latest, whose rows ran beside each other."""
     document = load(path)
     about = document["environment"]
     named = (device for device in devices if device.key == about["device_key"] and device.environment)
@@ -105,6 +106,8 @@ def _put_raced(candidates: dict[CandidateKey, Candidate], path: Path, devices: I
         raise InvalidRequest(f"{path} was measured in an environment that no device of the records has")
     known = {(key.gemm, key.regime) for key in candidates if key.device_key == device.key}
     rows = [row for row in document["rows"] if row["status"] == "measured"]
+    latest = {row["gemm"]: row["at"] for row in sorted(rows, key=lambda row: row["at"])}
+    rows = [row for row in rows if row["at"] == latest[row["gemm"]]]
     raced = {gemm for row in rows if ((gemm := Gemm.parse(row["gemm"])), document["regime"]) in known}
     for key, candidate in candidates.items():
         if key.gemm in raced and (key.device_key, key.regime) == (device.key, document["regime"]):
@@ -161,8 +164,9 @@ def _environment_of(samples: SampleSet) -> str | None:
 
 
 def _current(candidate: Candidate, newest: str) -> Candidate:
-    """The candidate with the sample sets of that environment alone, if one of its search's is."""
-    current = tuple(samples for samples in candidate.sample_sets if _environment_of(samples) == newest)
+    """The candidate with the search's sample sets of that environment alone, if one is, and its races in any."""
+    named = [(_environment_of(samples), samples) for samples in candidate.sample_sets]
+    current = tuple(s for environment, s in named if environment == newest or (environment and s.reason == "report"))
     return candidate.with_(sample_sets=current) if any(s.reason in SEARCHED for s in current) else candidate
 
 
@@ -174,7 +178,8 @@ def _outdone(before: Sequence[Candidate], newest: str, device: Device) -> set[Co
     now = comparable_times(after)
     others = [c.with_(sample_sets=tuple(s for s in c.sample_sets if _environment_of(s) != newest)) for c in before]
     earlier = {config: us for config, us in comparable_times(others).items() if us is not None}
-    measured_again = {c.config for c in after if all(_environment_of(samples) == newest for samples in c.sample_sets)}
+    searched = {c.config: {_environment_of(s) for s in c.sample_sets if s.reason in SEARCHED} for c in after}
+    measured_again = {config for config, environments in searched.items() if environments == {newest}}
     again = [us for config, us in earlier.items() if config in measured_again]
     best = min((us for config, us in now.items() if us is not None and config in measured_again), default=0.0)
     return {

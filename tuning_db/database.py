@@ -267,7 +267,7 @@ def _translate(error: Exception, place: str) -> StoreError:
         return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk works")
     if "unable to open database file" in words:
         return StoreUnavailable(f"database {place}: {words}; its folder has to be there, and this user to write it")
-    if "not a database" in words or "malformed" in words:
+    if ("not a database" in words or "malformed" in words) and not place.startswith("postgresql"):
         return DamagedDatabase(
             f"database {place} is damaged ({words}); {schema.MEND}, or move the file away to start afresh"
         )

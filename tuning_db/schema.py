@@ -16,7 +16,7 @@ HEAD = "0014"
 KNOWN = tuple(f"{number:04}" for number in range(1, int(HEAD) + 1))
 MIGRATIONS = Path(__file__).parent / "migrations"
 # What to do about a damaged file of SQLite.
-MEND = "`tirgemm serve` repairs it by itself, `tirgemm db repair` by hand; or put a backup back"
+MEND = "`tirgemm serve` repairs that of a data folder by itself, `tirgemm db repair` by hand; or put a backup back"
 # Any number, as long as every tirgemm takes the same one.
 _ADVISORY_LOCK = 7_415_013
 

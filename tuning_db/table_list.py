@@ -27,18 +27,21 @@ class TableList:
 
     @classmethod
     def of(cls, connection: sqlite3.Connection) -> TableList:
-        size, changes = connection.execute(
-            "SELECT page_size, schema_version FROM pragma_page_size, pragma_schema_version"
-        ).fetchone()
         texts = ", ".join(f"CAST({name} AS BLOB)" for name in ("type", "name", "tbl_name", "sql"))
-        rows = []
-        for page, *values in connection.execute(f"SELECT rootpage, {texts} FROM sqlite_master ORDER BY rowid"):
-            # Of a damaged list they need be no UTF-8.
-            kind, name, table, sql = (value and value.decode("utf-8", "backslashreplace") for value in values)
-            rows.append([kind, name, table, page, sql])
-        revision = None
-        if any(name == "alembic_version" for _, name, *_ in rows):
-            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or (None,)
+        rows, revision = [], None
+        connection.execute("BEGIN")  # another process may be changing the tables
+        try:
+            size, changes = connection.execute(
+                "SELECT page_size, schema_version FROM pragma_page_size, pragma_schema_version"
+            ).fetchone()
+            for page, *values in connection.execute(f"SELECT rootpage, {texts} FROM sqlite_master ORDER BY rowid"):
+                # Of a damaged list they need be no UTF-8.
+                kind, name, table, sql = (value and value.decode("utf-8", "backslashreplace") for value in values)
+                rows.append([kind, name, table, page, sql])
+            if any(name == "alembic_version" for _, name, *_ in rows):
+                (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone() or (None,)
+        finally:
+            connection.rollback()  # nothing where an error has ended it
         return cls(size, changes, revision, rows)
 
 

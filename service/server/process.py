@@ -22,7 +22,7 @@ from tirgemm.service.jobs.damage_watch import DamageWatch
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
 from tirgemm.service.server.http_server import HttpServer, exit_at_signals
-from tirgemm.service.server.repairs import Repairs
+from tirgemm.service.server.repairs import ExitRequest, Repairs
 from tirgemm.service.server.server_group import ServerGroup
 from tirgemm.service.settings import Settings
 from tirgemm.service.traces import traces_of
@@ -48,7 +48,7 @@ def run_server(settings: Settings, announce: Announce) -> None:
     another server has the data folder or the port, SchemaTooNew, StoreError, InvalidRequest, as ``require_keys`` does.
     """
     switch_often()
-    asked_to_exit = threading.Event()
+    asked_to_exit = ExitRequest()
     with ExitStack() as stack:
         stack.enter_context(traces_of(settings, "tirgemm-server"))
         make_folder(settings.data)
@@ -75,7 +75,7 @@ def _serve(
     listener: socket.socket,
     announce: Announce,
     repairs: Repairs,
-    asked_to_exit: threading.Event,
+    asked_to_exit: ExitRequest,
     not_before: float,
 ) -> bool:
     """Serve until asked to exit, or until the database is found to be damaged, but for that not before then, and not
@@ -97,11 +97,11 @@ def _serve(
             server = HttpServer(state)
 
         def ask_to_exit() -> None:
-            asked_to_exit.set()
+            asked_to_exit.make()
             server.ask_to_exit()
 
         exit_at_signals(ask_to_exit)
-        if asked_to_exit.is_set():
+        if asked_to_exit.is_made():
             return False
         if supervisor is not None:
             supervisor.start()
@@ -119,10 +119,12 @@ def _serve(
         )
         # Uvicorn closes the socket that it is given.
         server.run(sockets=[stack.enter_context(listener.dup())])
-    if watch.seen and not asked_to_exit.is_set():
-        logger.error("the service stops, repairs its damaged database and starts again")
-        return True
-    return False
+        again = watch.seen and not asked_to_exit.is_made()
+        if again:
+            logger.error("the service stops, repairs its damaged database and starts again")
+        else:
+            listener.close()  # nobody waits for an answer while the worker ends
+    return again
 
 
 def _once(announce: Announce) -> Announce:

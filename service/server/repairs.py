@@ -6,8 +6,10 @@ import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tirgemm.errors import AlreadyRunning, DamagedDatabase, StoreError
 from tirgemm.service.http.state import ServiceState
@@ -28,32 +30,45 @@ BEHIND_ALL = 1 << 62
 logger = logging.getLogger("tirgemm.service")
 
 
+@dataclass
+class ExitRequest:
+    """Whether the process was asked to exit. A signal may come while another one's is noted: no lock is taken."""
+
+    _made: bool = False
+
+    def make(self) -> None:
+        self._made = True
+
+    def is_made(self) -> bool:
+        return self._made
+
+
 class Repairs:
     """Opens the service of the process that holds the lock of the data folder. While it repairs, ``/healthz`` is
     answered on ``listener``, where there is one, and a signal, or ``asked_to_exit``, ends the wait for it: a repair
     that is cut off is begun again by the next start."""
 
     def __init__(
-        self, settings: Settings, listener: socket.socket | None = None, asked_to_exit: threading.Event | None = None
+        self, settings: Settings, listener: socket.socket | None = None, asked_to_exit: ExitRequest | None = None
     ) -> None:
         self.repaired = False
         """Whether the last opening repaired the database."""
         self._settings = settings
         self._listener = listener
-        self._asked_to_exit = asked_to_exit or threading.Event()
+        self._asked_to_exit = asked_to_exit or ExitRequest()
         self._hindrance = ""
 
     def open(self) -> ServiceState | None:
         """``ServiceState.open``; None once asked to exit. The SQLite database is repaired first where damage was met in
         it, be it now; one that cannot be repaired is opened as it is. Raises what that does."""
         self.repaired = self._repair()
-        if self._asked_to_exit.is_set():
+        if self._asked_to_exit.is_made():
             return None
         try:
             return ServiceState.open(self._settings)
         except DamagedDatabase:
             self.repaired = self._repair()
-            if self._asked_to_exit.is_set():
+            if self._asked_to_exit.is_made():
                 return None
             if not self.repaired:
                 raise
@@ -63,16 +78,18 @@ class Repairs:
         """The same for a service that was serving: it goes on, be it with what is whole of a damaged database, as soon
         as that can be opened."""
         wait_s, longest_s = RETRY_SECONDS
-        while not self._asked_to_exit.is_set():
+        while not self._asked_to_exit.is_made():
             self.repaired = self._repair()
             try:
-                if not self._asked_to_exit.is_set():
+                if not self._asked_to_exit.is_made():
                     after = None if self.repaired else BEHIND_ALL
                     return ServiceState.open(self._settings, candidates_after=after, complete=self.repaired)
             except StoreError as error:
                 logger.error("the service cannot go on yet, and tries again in %.0f s: %s", wait_s, error)
                 with answering(self._listener), _signals_ask(self._asked_to_exit):
-                    self._asked_to_exit.wait(wait_s)
+                    until = time.monotonic() + wait_s
+                    while not self._asked_to_exit.is_made() and time.monotonic() < until:
+                        time.sleep(LOOK_SECONDS)
                 wait_s = min(2 * wait_s, longest_s)
         return None
 
@@ -102,18 +119,22 @@ class Repairs:
         thread = threading.Thread(target=repair, name="repair", daemon=True)
         with answering(self._listener), _signals_ask(self._asked_to_exit):
             thread.start()
-            while thread.is_alive() and not self._asked_to_exit.is_set():
+            while thread.is_alive() and not self._asked_to_exit.is_made():
                 thread.join(LOOK_SECONDS)
         return done == [True]
 
 
 @contextmanager
-def _signals_ask(asked_to_exit: threading.Event) -> Iterator[None]:
+def _signals_ask(asked_to_exit: ExitRequest) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [(number, signal.signal(number, lambda *_: asked_to_exit.set())) for number in numbers]
+
+    def ask(*_: object) -> None:
+        asked_to_exit.make()
+
+    before = [(number, signal.signal(number, ask)) for number in numbers]
     try:
         yield
     finally:

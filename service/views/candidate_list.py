@@ -23,13 +23,14 @@ from tirgemm.tuning_db.shipped.layered_store import without
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 # Why samples were taken, and the word for it; what is read first stands first. Finalists have several.
-STAGES = {"selection": ("selection",), "search": SEARCHED}
+STAGES = {"selection": ("selection",), "search": SEARCHED, "report": ("report",)}
 _TIME_COLUMNS = ("us", "low_us", "high_us", "samples", "clock_mhz", "at")
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A candidate's time of one stage: ``selection`` (interleaved with the other finalists) or ``search``."""
+    """A candidate's time of one stage: ``selection`` (interleaved with the other finalists), ``search``, or ``report``
+    (behind the choice)."""
 
     stage: str
     samples: SampleSet
@@ -218,7 +219,7 @@ def _order(entry: ListedCandidate) -> tuple[int, float, int]:
     """Measured ones by time; then what failed, and what the rules pruned last."""
     status = entry.candidate.status
     rank = 0 if status is Status.MEASURED else 2 if status is Status.PRUNED else 1
-    return rank, entry.us or 0.0, list(Status).index(status)
+    return rank, math.inf if entry.us is None else entry.us, list(Status).index(status)
 
 
 def _csv_time(timed: Timed | None) -> Sequence[Any]:

@@ -121,6 +121,7 @@ def test_shipped_candidates_are_listed_and_marked(run: Run) -> None:
     assert document["device"] == "cuda:sm_90a:nvidia-h200:132", "the only device that has some"
     assert len(document["candidates"]) > 200
     assert all(candidate["shipped"] for candidate in document["candidates"])
+    assert all(candidate["times"] for candidate in document["candidates"]), "some were only raced"
     own = json.loads(run(str(GEMM), "--json")[1])
     assert not any(candidate["shipped"] for candidate in own["candidates"])
     out = run(shape)[1]

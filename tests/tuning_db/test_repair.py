@@ -262,7 +262,10 @@ def test_only_what_was_found_to_be_damaged_is_looked_at(data: Path, caplog: pyte
     damage(data, "<candidate 60>")
     assert repair_if_found_damaged(data) is None, "nobody has met the damage"
     with Database.embedded(data) as database, Database.embedded(data) as other:
-        with pytest.raises(DamagedDatabase, match="`tirgemm serve` repairs it by itself, `tirgemm db repair` by hand"):
+        with pytest.raises(
+            DamagedDatabase,
+            match="`tirgemm serve` repairs that of a data folder by itself, `tirgemm db repair` by hand",
+        ):
             SqlStore(database).history(DEVICE.key, "sustained")
         assert other.damage == database.damage != ""
     assert damage_marker(data / DATABASE).is_file()

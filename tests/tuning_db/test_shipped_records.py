@@ -262,6 +262,12 @@ def test_the_script_adds_the_races_of_a_results_file_to_what_is_shipped(database
     assert actual[config(2)][:-1] == before[config(2)]
     conditions = {"at": "2026-01-02", "fingerprint": DEVICE.fingerprint}
     assert actual[config(5)] == (SampleSet((6.0,) * 3, "report", conditions=conditions),)
+    third = results("third.json", {(GEMM, 1): 5.0, (GEMM, 2): 4.0})
+    document = json.loads(third.read_text())
+    document["rows"][0]["at"] = "2026-01-03"
+    third.write_text(json.dumps(document))
+    module.ship([path, third], tmp_path)
+    assert raced_configs(read_candidates(path)) == [config(1)], "the other row ran beside another one"
     with pytest.raises(InvalidRequest, match="was measured in an environment that no device of the records has"):
         module.ship([path, results("else.json", {(GEMM, 2): 7.0}, tvm="0.1")], tmp_path)
 
@@ -292,6 +298,18 @@ def test_what_is_added_to_a_shipped_candidate_is_written_into_the_database(
     assert store.candidate(key(1)) == SqlStore(database).candidate(key(1)) == kept
     with pytest.raises(StoreError, match="no candidate"):
         store.add_samples(key(4), taken)
+
+
+def test_a_race_elsewhere_takes_no_record_of_this_environment_out_of_it(database: Database, tmp_path: Path) -> None:
+    first, second = measured_on(DEVICE, GEMM, times(1, 2))
+    race = SampleSet((3.0,), "report", conditions={"fingerprint": elsewhere(DEVICE).fingerprint})
+    raced = first.with_(sample_sets=(*first.sample_sets, race))
+    only_raced = second.with_(config=config(3), sample_sets=(race,))
+    store = LayeredStore(database, ship(tmp_path / "shipped", DEVICE, [raced, second, only_raced]))
+    store.put_device(DEVICE)
+    assert store.candidates(GEMM, DEVICE.key, REGIME) == [first, second]
+    assert store.offer(GEMM, DEVICE, REGIME) == Offer(DEVICE, (first, second), same=True)
+    assert store.history(DEVICE.key, REGIME) == [raced, second], "and nothing is learnt from what was only raced"
 
 
 def test_records_of_another_environment_are_offered_and_are_no_candidates(database: Database, tmp_path: Path) -> None:

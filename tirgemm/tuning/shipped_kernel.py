@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -10,12 +11,12 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import is_valid
-from tirgemm.gemm import REGIMES
+from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.evaluate import timing_summary
 from tirgemm.tuning.finish import FinishPlan, mark_failed
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
+from tirgemm.tuning.records import CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.offer import Offer, raced_configs
 from tirgemm.tuning.tuning_task import TuningTask
@@ -23,8 +24,9 @@ from tirgemm.tuning.tuning_task import TuningTask
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
 
-# Of an offer so many configs are tried: raced with the default, or built one after the other until one is right.
-TRIED = 4
+# Of an offer so many configs are tried: raced with the default, or built one after the other until one is right. So
+# many of them are of a race elsewhere, where what was recorded as the fastest ran, too.
+TRIED, RACED = 4, 2
 # The answer is there before a search would have begun; on a GPU the first of a worker waits for PyTorch's import.
 PLAN = FinishPlan(
     TRIED,
@@ -36,33 +38,38 @@ PLAN = FinishPlan(
 
 
 def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
-    """The fastest configs of an offer, fastest first, and before them those that were raced beside each other: what the
-    families of this tuning still take."""
-    names = {family.name for family in tuning.families}
-    ordered = dict.fromkeys([*raced_configs(offer.candidates), *fastest(offer.candidates, len(offer.candidates))])
-    taken = (c for c in ordered if c.family in names and is_valid(tuning.gemm, c, tuning.device))
-    return list(islice(taken, TRIED))
+    """The fastest configs of an offer, fastest first, and before them the first of those that were raced beside each
+    other anywhere: what the families of this tuning still take."""
+    ordered = [*raced_configs(offer.candidates)[:RACED], *fastest(offer.candidates, len(offer.candidates))]
+    return list(islice(_taken(tuning, dict.fromkeys(ordered)), TRIED))
+
+
+def failed_here(tuning: TuningTask, gemm: Gemm, config: Config) -> bool:
+    """Whether the store has a config as one that does not work."""
+    candidate = tuning.store.candidate(CandidateKey(gemm, tuning.device.key, tuning.regime, config.digest))
+    return candidate is not None and candidate.status is not Status.MEASURED
 
 
 def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: SearchSummary) -> KernelRecord | None:
-    """The fastest config of an offer that was measured or raced on devices as this one, built, certified, timed and
+    """The fastest config of an offer that was raced or measured on devices as this one, built, certified, timed and
     stored.
 
-    None where none of the fastest is right here, or where the offer does not say that it has the best: nothing was
-    raced, and it has no candidate of the family whose ``default`` is predicted to be the fastest, or too few, as a
-    collection that was cut off leaves them. What fails is recorded so. Raises Cancelled.
+    None where none of the fastest is right here, or where the offer does not say that it has the best: of a race the
+    winner is not taken any more, or nothing was raced, and it has no candidate of the family whose ``default`` is
+    predicted to be the fastest, or too few, as a collection that was cut off leaves them. What fails is recorded so.
+    Raises Cancelled.
     """
     tried = {candidate.config.family for candidate in offer.candidates}
-    if not offer.raced_here and (len(offer.candidates) < TRIED or default.family not in tried):
-        return None
-    raced = raced_configs(offer.candidates) if offer.raced_here else []
-    how = (
-        f"{len(raced)} shipped candidates, raced" if raced else f"{len(offer.candidates)} shipped candidates, measured"
-    )
-    words = f"the fastest of {how} on such a device with this driver and TVM"
-    for config in offered_configs(tuning, offer):
-        if raced and config not in raced:
-            break
+    if offer.raced:
+        configs, what = list(_taken(tuning, offer.raced)), f"{len(offer.raced)} that were raced"
+        says_best = configs[:1] == [*offer.raced[:1]]
+    else:
+        configs, what = offered_configs(tuning, offer), f"{len(offer.candidates)} shipped candidates, measured"
+        says_best = len(offer.candidates) >= TRIED and default.family in tried
+    words = f"the fastest of {what} on such a device with this driver and TVM"
+    for config in configs if says_best else ():
+        if failed_here(tuning, tuning.gemm, config):
+            continue
         tuning.raise_if_cancelled()
         try:
             return _certified(tuning, config, default, words, summary)
@@ -73,9 +80,18 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
     return None
 
 
+def _taken(tuning: TuningTask, configs: Iterable[Config]) -> Iterator[Config]:
+    """Those that the families of this tuning still take."""
+    names = {family.name for family in tuning.families}
+    return (c for c in configs if c.family in names and is_valid(tuning.gemm, c, tuning.device))
+
+
 def _certified(tuning: TuningTask, config: Config, default: Config, words: str, summary: SearchSummary) -> KernelRecord:
     made = certified_shipped(tuning, config, default, words, summary)
-    tuning.store.add_samples(tuning.evaluator.key(config), made.report)
+    if tuning.store.candidate(tuning.evaluator.key(config)) is None:
+        tuning.evaluator.record_measured(config, made.binary, made.package, made.certificate, made.report)
+    else:
+        tuning.store.add_samples(tuning.evaluator.key(config), made.report)
     record = tuning.evaluator.store_kernel(
         config, made.binary, "tuned", made.certificate, made.timings, trials=summary.trials
     )

@@ -17,12 +17,12 @@ from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
-from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import RowsDiffer
 from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_odd, set_record
-from tirgemm.tuning.shipped_kernel import certified_shipped
+from tirgemm.tuning.shipped_kernel import certified_shipped, failed_here
 from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, TuningTask
@@ -152,17 +152,11 @@ def _parts(
         wrong = [
             (segment.first, segment.last, segment.config)
             for part, segment in zip(parts, segments, strict=True)
-            if _failed(tuning, part) or not is_valid(part.gemm, part.config, device)
+            if failed_here(tuning, part.gemm, part.config) or not is_valid(part.gemm, part.config, device)
         ]
         if not wrong:
             return parts
         refused.update(wrong)
-
-
-def _failed(tuning: TuningTask, part: SetPart) -> bool:
-    key = CandidateKey(part.gemm, tuning.device.key, tuning.regime, part.config.digest)
-    candidate = tuning.store.candidate(key)
-    return candidate is not None and candidate.status is not Status.MEASURED
 
 
 def _offer(tuning: TuningTask, gemm: Gemm) -> Offer | None:

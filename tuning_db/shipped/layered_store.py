@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.records import Candidate, CandidateKey, Status
+from tirgemm.tuning.records import Candidate, CandidateKey
 from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.offer import Offer, measured_under, raced_configs, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
@@ -57,20 +57,12 @@ class LayeredStore(SqlStore):
 
     def _adopt(self, connection: Connection, key: CandidateKey) -> int | None:
         """Take a shipped candidate over into the database, because something is to be added to it."""
-        candidate = self._shipped_candidate(key) or self._raced_candidate(key)
+        candidate = self._shipped_candidate(key)
         return None if candidate is None else write_candidate(self.db, connection, candidate, ORIGIN)
 
     def _shipped_candidate(self, key: CandidateKey) -> Candidate | None:
         beneath = self._beneath(key.gemm, key.device_key, key.regime)
         return next((candidate for candidate in beneath if candidate.key == key), None)
-
-    def _raced_candidate(self, key: CandidateKey) -> Candidate | None:
-        """A shipped candidate that was raced in this environment, as far as it was measured in it."""
-        file, here = self.shipped.of(key.device_key), self.device(key.device_key)
-        if file is None or here is None:
-            return None
-        raced = _raced(file, here, str(key.gemm), key.regime)
-        return next((candidate for candidate in raced if candidate.key == key), None)
 
     def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> tuple[Candidate, ...]:
         """The shipped candidates that count as measured here."""
@@ -102,8 +94,8 @@ def shipped_offer(
         same = _same(file, device, str(gemm), regime)
         if same:
             return Offer(device, same, same=True)
-        if _raced(file, device, str(gemm), regime):
-            return Offer(device, offered, same=False, raced_here=True)
+        if raced := raced_configs(offered, _environments(file, device)):
+            return Offer(device, offered, same=False, raced=tuple(raced))
         if offered:
             return Offer(_measured_on(file, theirs, offered), offered, same=False, other_device=not own)
     return None
@@ -118,20 +110,6 @@ def _same(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[C
     offered = file.candidates(here.key, gemm, regime)
     candidates, best = measured_under(offered, same), fastest(offered)
     return candidates if best and any(candidate.config == best[0] for candidate in candidates) else ()
-
-
-def _raced(file: ShippedFile, here: Device, gemm: str, regime: Regime) -> tuple[Candidate, ...]:
-    """Those that were raced on a device such as ``here`` in its environment, with what was measured in it alone."""
-    environments = _environments(file, here)
-    offered = file.candidates(here.key, gemm, regime) if environments else ()
-    raced = raced_configs(offered, environments)
-    return tuple(
-        candidate.with_(
-            sample_sets=tuple(s for s in candidate.sample_sets if s.conditions.get("fingerprint") in environments)
-        )
-        for candidate in offered
-        if candidate.config in raced
-    )
 
 
 def _environments(file: ShippedFile, here: Device) -> frozenset[str]:
@@ -157,5 +135,5 @@ def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | No
     for gemm in order:
         if len(candidates) >= most:
             break
-        candidates += [c for c in file.candidates(device_key, problems[gemm], regime) if c.status is Status.MEASURED]
+        candidates += [c for c in file.candidates(device_key, problems[gemm], regime) if c.search_us is not None]
     return candidates[:most]

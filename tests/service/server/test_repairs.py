@@ -29,7 +29,7 @@ from tirgemm.service.jobs import damage_watch
 from tirgemm.service.jobs.damage_watch import DamageWatch
 from tirgemm.service.server import http_server, process, repairs
 from tirgemm.service.server.repair_answers import answering
-from tirgemm.service.server.repairs import Repairs
+from tirgemm.service.server.repairs import ExitRequest, Repairs
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.database import damage_marker
@@ -185,7 +185,7 @@ def test_it_goes_on_where_the_newest_candidate_is_on_a_damaged_page(
         known = kernel_record(SqlStore(database), REQUEST)
         damage_page(database, "candidates")
     damage_marker(tmp_path / DATABASE).write_text("a page is damaged")
-    asked, again = threading.Event(), list[ServiceState | None]()
+    asked, again = ExitRequest(), list[ServiceState | None]()
     with Database.embedded(tmp_path) as other:
         SqlStore(other).kernels()
         opening = threading.Thread(
@@ -193,7 +193,7 @@ def test_it_goes_on_where_the_newest_candidate_is_on_a_damaged_page(
         )
         opening.start()
         opening.join(PATIENCE_S)
-        asked.set()
+        asked.make()
         opening.join()
         (state,) = again
         assert state is not None, "it was tried in vain"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,6 +110,7 @@ def test_candidates_that_say_nothing_about_this_space_are_left_out() -> None:
                 record.with_(config=strange),
                 record.with_(config=Config("gone", record.config.knobs)),
                 record.with_(status=Status.PRUNED),
+                record.with_(sample_sets=tuple(replace(samples, reason="report") for samples in record.sample_sets)),
                 record.with_(gemm=GEMM.with_(dtype="f16", acc="f16")),
             ]
         )

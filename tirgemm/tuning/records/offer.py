@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.timings import ConfigOrigin
-from tirgemm.tuning.records import Candidate
+from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet
 
 # What a measurement depends on beside the device class. A CPU has no driver.
 ENVIRONMENT = {"cuda": ("driver", "tvm"), "cpu": ("tvm",)}
@@ -22,20 +22,20 @@ class Offer:
     measurements (empty where nobody recorded it).
 
     ``same``: device class, driver and TVM are those of this machine, so that they count as measured here. Any others
-    are only worth trying first. ``other_device``: it was not a device as this one. ``raced_here``: where not all count,
-    some were raced beside each other on such a device with this driver and TVM.
+    are only worth trying first. ``other_device``: it was not a device as this one. ``raced``: those that were
+    raced beside each other on such a device with this driver and TVM, fastest first, where not all count.
     """
 
     device: Device
     candidates: tuple[Candidate, ...]
     same: bool
     other_device: bool = False
-    raced_here: bool = False
+    raced: tuple[Config, ...] = ()
 
     @property
     def answers(self) -> bool:
         """Whether its fastest config needs no race here."""
-        return self.same or self.raced_here
+        return self.same or bool(self.raced)
 
     @property
     def origin(self) -> ConfigOrigin:
@@ -74,17 +74,25 @@ def raced_configs(candidates: Iterable[Candidate], fingerprints: Collection[str]
         candidate.config: samples.median_us
         for candidate in candidates
         for samples in candidate.sample_sets
-        if samples.reason == "report"
-        and (fingerprints is None or samples.conditions.get("fingerprint") in fingerprints)
+        if samples.reason == "report" and (fingerprints is None or _taken_in(samples, fingerprints))
     }
     return sorted(times, key=lambda config: times[config])
 
 
 def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]) -> tuple[Candidate, ...]:
-    """The candidates all of whose samples say that they were taken in one of these environments."""
+    """The candidates all of whose samples of a search say that they were taken in one of these environments, with what
+    was taken in them."""
+    sets = [(candidate, [s for s in candidate.sample_sets if _taken_in(s, fingerprints)]) for candidate in candidates]
     return tuple(
-        candidate
-        for candidate in candidates
-        if candidate.sample_sets
-        and all(samples.conditions.get("fingerprint") in fingerprints for samples in candidate.sample_sets)
+        candidate if len(mine) == len(candidate.sample_sets) else candidate.with_(sample_sets=tuple(mine))
+        for candidate, mine in sets
+        if _of_search(candidate.sample_sets) and _of_search(candidate.sample_sets) == _of_search(mine)
     )
+
+
+def _of_search(sets: Iterable[SampleSet]) -> list[SampleSet]:
+    return [samples for samples in sets if samples.reason in SEARCHED]
+
+
+def _taken_in(samples: SampleSet, fingerprints: Collection[str]) -> bool:
+    return samples.conditions.get("fingerprint") in fingerprints

@@ -115,6 +115,8 @@ class BoostedTrees:
                 continue
             if not self._in_space(candidate):
                 continue
+            if candidate.status is Status.MEASURED and candidate.search_us is None:
+                continue  # what was only raced behind a search says nothing beside what was searched
             rows = self._rows.setdefault((candidate.gemm, candidate.regime), {})
             family = self.families[candidate.config.family]
             row = rows.get(candidate.config)
