@@ -16,7 +16,7 @@ from tirgemm.bench.suite_file import Suite
 from tirgemm.gemm import REGIMES, Gemm, Regime
 
 BASELINES = ("torch.matmul", "torch.compile", "cublaslt_best")
-_BASELINES = ("torch.matmul", "cublaslt_best")
+ANSWER_BASELINES = ("torch.matmul", "cublaslt_best")
 # The variant that is shown.
 VARIANT = "quick"
 # Two kernels of a problem whose times differ by no more than this are as good.
@@ -80,7 +80,11 @@ def answers(folder: Path, suites: Path) -> str:
     """What each effort chooses for the problems of the averaged suites, from nothing, beside the baselines and the
     default; suites with rows of these variants in a regime, and the mean over all where none is missing."""
     del suites
-    columns = [*(f"× {name}" for name in _BASELINES), *(f"behind {name}" for name in _BASELINES), "× default"]
+    columns = [
+        *(f"× {name}" for name in ANSWER_BASELINES),
+        *(f"behind {name}" for name in ANSWER_BASELINES),
+        "× default",
+    ]
     head = ["suite; problems", "variant", "date", *columns]
     parts = [
         f"{regime}; geometric mean (least)\n\n{table(head, lines, 3)}"
@@ -98,11 +102,11 @@ def _answers_in(folder: Path, regime: Regime) -> list[list[str]]:
         for document in documents(folder.parent, f"{name}.{regime}", folder.name):
             for variant in [one for one in EFFORTS if one != AGAIN]:
                 rows = [row for row in document["rows"] if row["variant"] == variant and row["status"] == "measured"]
-                names = (*_BASELINES, "default")
+                names = (*ANSWER_BASELINES, "default")
                 ratios = {n: [row["baselines"].get(n, {}).get("ratio") for row in rows] for n in names}
-                behind = [str(sum(ratio is not None and ratio < 1 for ratio in ratios[n])) for n in _BASELINES]
+                behind = [str(sum(ratio is not None and ratio < 1 for ratio in ratios[n])) for n in ANSWER_BASELINES]
                 if rows:
-                    figures = [*(geomean(ratios[n]) for n in _BASELINES), *behind, geomean(ratios["default"])]
+                    figures = [*(geomean(ratios[n]) for n in ANSWER_BASELINES), *behind, geomean(ratios["default"])]
                     lines.append([f"{name}; {len(rows)}", variant, document["environment"]["date"][:10], *figures])
                     averaged.setdefault(variant, []).append(list(ratios.values()))
     for variant, of_suites in averaged.items():

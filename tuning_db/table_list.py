@@ -1,5 +1,5 @@
-"""The list of tables of a data folder's SQLite database, kept beside it: a repair finds the rows by it where the list
-in the database is damaged, and sees by it that it is."""
+"""``TableList``: the list of tables of a data folder's SQLite database, kept beside it. A repair finds the rows by it
+where the list in the database is damaged, and sees by it that it is."""
 
 from __future__ import annotations
 

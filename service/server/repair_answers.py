@@ -1,4 +1,5 @@
-"""What a service answers while its database is repaired: that it is alive, so that nobody kills it, and 503."""
+"""HTTP server for the time of a repair of the database: 200 for ``/healthz``, so that no liveness probe kills the
+process, 503 with ``Retry-After`` for all else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a service, opened on a database that is repaired first where it was found to be damaged."""
+"""``Repairs``: opens the database and the other parts of a service, and repairs a damaged SQLite database before."""
 
 from __future__ import annotations
 

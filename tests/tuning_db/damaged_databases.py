@@ -6,33 +6,14 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, damage_page, kernel
+from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, damage_page
 from tirgemm._user_folders import DATABASE
-from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
-from tirgemm.tuning_db.access.api_keys import KeyTable
+from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.repair import Repaired
 
 CANDIDATES = 120
 PAGE = 4096
-
-
-def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with candidates on many pages, two kernels, a queued job and an API key."""
-    # The first new database of a test process is migrated, others are made as that one turned out (``conftest``).
-    Database.embedded(tmp_path_factory.mktemp("first")).close()
-    folder = tmp_path_factory.mktemp("whole")
-    with Database.embedded(folder) as database:
-        store = SqlStore(database)
-        for number in range(1, CANDIDATES + 1):
-            store.add_candidate(candidate(number, config=config(number), message=f"<candidate {number}>"))
-        for _ in range(2):
-            store.put_kernel(kernel(artifact_sha256=store.put_blob(b"artifact"), artifact_bytes=8))
-        JobQueue(database).submit(JobRequest(GEMM, DEVICE))
-        KeyTable(database).create("a team", "read")
-    return folder
 
 
 def damage(folder: Path, content: str) -> None:

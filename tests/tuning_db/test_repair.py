@@ -26,7 +26,6 @@ from tests.tuning_db.damaged_databases import (
     lost,
     require_whole,
     rows,
-    whole_folder,
 )
 from tirgemm._user_folders import DATABASE, SERVER_LOCK
 from tirgemm.errors import AlreadyRunning, DamagedDatabase, InvalidRequest, SchemaTooNew, StorageFull
@@ -39,17 +38,6 @@ from tirgemm.tuning_db.table_list import kept_beside
 from tirgemm.tuning_db.upkeep import repair as repairs
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.repair import Repaired, repair, repair_if_found_damaged
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole_folder(tmp_path_factory)
-
-
-@pytest.fixture
-def data(whole: Path, tmp_path: Path) -> Path:
-    """A copy of a data folder."""
-    return Path(shutil.copytree(whole, tmp_path / "data"))
 
 
 @pytest.mark.parametrize("index", ["ix_candidates_counts", "sqlite_autoindex_candidates_1", "ix_kernel_figures_us_seq"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tuning_db.damaged_databases import PAGE, lost, whole_folder
+from tests.tuning_db.damaged_databases import PAGE, lost
 from tirgemm._user_folders import DATABASE
 from tirgemm.errors import DamagedDatabase
 from tirgemm.tuning_db import Database, SqlStore
@@ -20,11 +20,6 @@ from tirgemm.tuning_db.upkeep.repair import repair
 # Made anew, or written to by the repair.
 OTHERS = ("alembic_version", "audit", "kernel_documents", "kernel_figures", "kernel_version")
 KINDS = ("overwritten", "half written", "another page", "a bit of its begin", "a bit of its end")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole_folder(tmp_path_factory)
 
 
 def damaged(whole: bytes, page: int, kind: str) -> bytes:

@@ -16,7 +16,6 @@ from tests.tuning_db.damaged_databases import (
     damage,
     require_whole,
     rows,
-    whole_folder,
 )
 from tirgemm._user_folders import DATABASE
 from tirgemm.errors import StoreError
@@ -24,17 +23,6 @@ from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.database import damage_marker
 from tirgemm.tuning_db.upkeep.repair import repair, repair_if_found_damaged
 from tirgemm.tuning_db.upkeep.repair_files import RepairFiles
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole_folder(tmp_path_factory)
-
-
-@pytest.fixture
-def data(whole: Path, tmp_path: Path) -> Path:
-    """A copy of a data folder."""
-    return Path(shutil.copytree(whole, tmp_path / "data"))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")])

@@ -1,9 +1,8 @@
-"""What a damaged table still gives away, and what of it other tables tell."""
+"""Salvage of rows from damaged pages, and of lost rows from the tables that name them."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
@@ -20,7 +19,6 @@ from tests.tuning_db.damaged_databases import (
     lost,
     require_whole,
     rows,
-    whole_folder,
 )
 from tirgemm._user_folders import DATABASE
 from tirgemm.errors import DamagedDatabase
@@ -29,17 +27,6 @@ from tirgemm.tuning_db.table_list import kept_beside, kept_table_list
 from tirgemm.tuning_db.upkeep.admin import vacuum
 from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
 from tirgemm.tuning_db.upkeep.repair import repair, repair_if_found_damaged
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole_folder(tmp_path_factory)
-
-
-@pytest.fixture
-def data(whole: Path, tmp_path: Path) -> Path:
-    """A copy of a data folder."""
-    return Path(shutil.copytree(whole, tmp_path / "data"))
 
 
 @pytest.mark.parametrize("table", ["gemms", "devices", "artifacts"])

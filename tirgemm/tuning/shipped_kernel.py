@@ -61,12 +61,14 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
     """
     tried = {candidate.config.family for candidate in offer.candidates}
     if offer.raced:
-        configs, what = list(_taken(tuning, offer.raced)), f"{len(offer.raced)} that were raced"
+        configs, number = list(_taken(tuning, offer.raced)), len(offer.raced)
+        what = f"the fastest of {number} that were raced" if number > 1 else "what all searches of a race chose"
         says_best = configs[:1] == [*offer.raced[:1]]
     else:
-        configs, what = offered_configs(tuning, offer), f"{len(offer.candidates)} shipped candidates, measured"
+        configs, number = offered_configs(tuning, offer), len(offer.candidates)
+        what = f"the fastest of {number} shipped candidates, measured"
         says_best = len(offer.candidates) >= TRIED and default.family in tried
-    words = f"the fastest of {what} on such a device with this driver and TVM"
+    words = f"{what} on such a device with this driver and TVM"
     for config in configs if says_best else ():
         if failed_here(tuning, tuning.gemm, config):
             continue

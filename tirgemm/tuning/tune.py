@@ -286,7 +286,9 @@ class Tuning(TuningTask):
         if self.offer is None or not self.offer.answers:
             return None
         self.enter(Phase.STARTING, "with the shipped config")
-        summary = replace(self._summary("shipped", {}), shipped=replace(self._origin(self.offer), same=True))
+        environment = dict(self.device.environment)
+        origin = replace(self._origin(self.offer), environment=environment, same=True)
+        summary = replace(self._summary("shipped", {}), shipped=origin)
         with self.workbench.waits_told(self.tell_wait):
             return shipped_kernel(self, self.offer, self.default()[1], summary)
 

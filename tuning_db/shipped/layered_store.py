@@ -94,10 +94,10 @@ def shipped_offer(
         same = _same(file, device, str(gemm), regime)
         if same:
             return Offer(device, same, same=True)
-        if raced := raced_configs(offered, _environments(file, device)):
-            return Offer(device, offered, same=False, raced=tuple(raced))
         if offered:
-            return Offer(_measured_on(file, theirs, offered), offered, same=False, other_device=not own)
+            raced = tuple(raced_configs(offered, _environments(file, device)))
+            there = _measured_on(file, theirs, offered)
+            return Offer(there, offered, same=False, other_device=not own, raced=raced)
     return None
 
 

@@ -1,4 +1,4 @@
-"""A SQLite file whose first page is damaged: its lock, and what lets its write-ahead log be read."""
+"""Locking of a SQLite file whose first page is damaged, and a new first page, with which its log is read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def write_first_page(copy: BinaryIO, size: int) -> None:
     copy.truncate(length + -length % size)
     page = bytearray(size)
     page[:16] = b"SQLite format 3\0"
-    # The versions for writing and reading with a log, and three fixed shares; the format of tables, the text's UTF-8.
+    # The size, of which 65536 is written as 1; the versions for writing and reading with a log, and three fixed shares.
+    # Below the format of tables, and the text's UTF-8.
     struct.pack_into(">HBBBBBB", page, 16, size % 65535, 2, 2, 0, 64, 32, 32)
     page[47], page[59] = 4, 1
     # An empty leaf of a table.

@@ -1,6 +1,6 @@
-"""Rows that a damaged database lost, but that what is left of it tells: of problems, devices and artifacts.
+"""Rebuilding of lost rows of problems, devices and artifacts, from an index, kernels, jobs and blobs that name them.
 
-All else refers to these few, and would be lost with them.
+All else refers to these few rows, and would be lost with them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from tirgemm.tuning_db.upkeep.salvage import Salvage, is_damage
 
 # Made of the kernels, all of them anew: a figure that is wrong could not be told from one that is right.
 DERIVED = (KernelDocumentRow.__tablename__, KernelFigureRow.__tablename__)
-_UNTOLD = ("alembic_version", KernelVersionRow.__tablename__)
+_UNCOUNTED = ("alembic_version", KernelVersionRow.__tablename__)
 LOST_KEY = "lost in a repair"
 
 logger = logging.getLogger("tirgemm.tuning_db")
@@ -299,8 +299,8 @@ def _salvaged(files: RepairFiles, kept: TableList | None, data_dir: Path) -> tup
         fresh.execute("COMMIT")
         return tuple(
             RepairedTable(name, rows, None if known is None else max(known - rows, 0))
-            for name, (rows, known) in sorted(salvage.told().items())
-            if name not in _UNTOLD
+            for name, (rows, known) in sorted(salvage.row_counts().items())
+            if name not in _UNCOUNTED
         )
 
 

@@ -1,5 +1,5 @@
-"""What a damaged SQLite file still holds, into a new database: every row of a table that can be read, and how many its
-indexes know of."""
+"""``Salvage``: copies every row that can be read from the pages of a damaged SQLite file into a new database, and
+counts those that its indexes know of."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Salvage:
                 self._put(name, iter(self._known_rows(name, walk.astray, known)))
                 # Or its first page is another's.
                 walk.intact = walk.intact and self._number(name) >= len(known or ())
-        self._adopt(walks, numbers)
+        self._add_orphans(walks, numbers)
         for name, known in numbers.items():
             is_known = known is not None or walks[name].intact
             self._known[name] = max(len(known or ()), self._number(name)) if is_known else None
@@ -99,7 +99,7 @@ class Salvage:
         drop_what_refers_to_nothing(self._fresh)
         self._go_on_counting(numbers)
 
-    def told(self) -> dict[str, tuple[int, int | None]]:
+    def row_counts(self) -> dict[str, tuple[int, int | None]]:
         """Of each table that was filled the number of its rows, and how many there were, by the index that knows of
         most; None where no index is whole and the table is not."""
         return {name: (self._number(name), known) for name, known in self._known.items()}
@@ -182,9 +182,9 @@ class Salvage:
                 for first in self._first[index]:
                     yield from ((entry[1], entry[0]) for entry in self._pages.entries(first, Walk()) if len(entry) == 2)
 
-    def _adopt(self, walks: dict[str, Walk], numbers: dict[str, set[int] | None]) -> None:
-        """Add the rows of leaves that a damaged page led to: those that no tree reaches and that are not free, and
-        whose rows are one table's alone, as far as their columns and its indexes tell."""
+    def _add_orphans(self, walks: dict[str, Walk], numbers: dict[str, set[int] | None]) -> None:
+        """Add the rows of orphaned leaves, which a damaged page led to: no tree reaches them, they are not free, and
+        their rows are one table's alone, as far as their columns and its indexes tell."""
         broken, free = [name for name in numbers if not walks[name].intact], self._pages.free()
         if not broken or free is None:
             return
