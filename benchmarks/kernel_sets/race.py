@@ -3,9 +3,9 @@
     python benchmarks/kernel_sets/race.py --device cuda:0 --out benchmarks/results/nvidia-h200/rows.sustained.json.gz
 
 The problems of the suite that differ in m alone make one set, over the range from the smallest to the largest of them.
-Each is tuned for itself too, with the same budget, and both are raced twice at that m, beside the baselines. A row is
-of the variant ``set``; its kernel is the member that serves the m, its baseline ``tuned`` the kernel for that m.
-Kernels and records stay in the database, so that ``--resume`` goes on.
+Each is searched for itself too, with the same budget, and both are raced twice at that m, beside the baselines. A row
+is of the variant ``set``; its kernel is the member that serves the m, its baseline ``tuned`` what the search for that m
+selects. Sets and records stay in the database, so that ``--resume`` goes on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from tirgemm.tuning.measure.measurer import SLOW_BASELINES
 from tirgemm.tuning.measure.race import race
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.set_tuning import tuned_record, tuning_class
+from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.workbench import Workbench
 from tirgemm.tuning_db.data_folder import open_store, signer
 from verification import command
 
 ROOT = Path(__file__).resolve().parents[2]
 RACES = 2
+# Problems of one m whose first candidates are built while others are measured.
+AHEAD = 3
 SET, TUNED = "set", "tuned"
 
 
@@ -54,12 +57,13 @@ def main(arguments: list[str]) -> int:
         Workbench(device, store, signer(options.data), lock_dir=options.lock_dir, processes=options.processes) as bench,
     ):
         for whole, gemms in problems(suite.gemms):
-            for gemm in gemms:
-                if file.find(gemm, SET) is not None:
-                    continue
+            left = [gemm for gemm in gemms if file.find(gemm, SET) is None]
+            for number, gemm in enumerate(left):
                 if options.limit is not None and time.monotonic() - started > options.limit:
                     print("problems are left: run it again with --resume")
                     return 1
+                for ahead in left[number : number + AHEAD]:
+                    Tuning(ahead, bench, regime, budget).build_ahead()
                 row = _row(bench, whole, gemm, regime, budget, options.seconds)
                 file.put(row)
                 failed += row["status"] != "measured"
@@ -83,7 +87,9 @@ def problems(gemms: tuple[Gemm, ...]) -> Iterator[tuple[Gemm, list[Gemm]]]:
 def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budget, seconds: float) -> results.Row:
     """One m of a set beside the kernel for that m."""
     try:
-        packages = {SET: _tuned(bench, whole, regime, budget), TUNED: _tuned(bench, gemm, regime, budget)}
+        kernels = tuned_record(tuning_class(whole)(whole, bench, regime, budget))
+        tuned = Tuning(gemm, bench, regime, budget).selected(budget)
+        packages = {SET: bench.store.get_blob(kernels.artifact_sha256), TUNED: tuned.package}
         served = read(packages[SET], Trust.of(bench.signer.public))
         member = next(one for one in served.manifest.kernels if one.gemm.m_min <= gemm.m_max <= one.gemm.m_max)
         assert bench.measurer is not None
@@ -103,10 +109,6 @@ def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budg
         member.sources[compiled_source(member.sources)],
     )
     return results.measured_row(gemm, member.config, SET, races, kernel, results.race_conditions(races))
-
-
-def _tuned(bench: Workbench, gemm: Gemm, regime: Regime, budget: Budget) -> bytes:
-    return bench.store.get_blob(tuned_record(tuning_class(gemm)(gemm, bench, regime, budget)).artifact_sha256)
 
 
 def _parser() -> argparse.ArgumentParser:
