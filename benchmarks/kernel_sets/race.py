@@ -108,7 +108,8 @@ def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budg
         served.sha256,
         member.sources[compiled_source(member.sources)],
     )
-    return results.measured_row(gemm, member.config, SET, races, kernel, results.race_conditions(races))
+    conditions = results.race_conditions(races) | {"effort": budget.effort.value}
+    return results.measured_row(gemm, member.config, SET, races, kernel, conditions)
 
 
 def _parser() -> argparse.ArgumentParser:
