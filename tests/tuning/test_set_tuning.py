@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from tirgemm.events import (
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
 from tirgemm.tuning.build import builds_report
+from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.default_set import default_set
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.evaluate import Evaluator
@@ -36,7 +39,7 @@ from tirgemm.tuning.measure import MeasurementCrashed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.set_members import SetPart
-from tirgemm.tuning.set_tuning import SetTuning, tuning_class
+from tirgemm.tuning.set_tuning import SetTuning, tuned_record, tuning_class
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuned_kernel import TuneRequest, tune
 from tirgemm.tuning.tuning_task import Control
@@ -223,6 +226,44 @@ def test_what_was_measured_is_not_measured_again() -> None:
     assert table(bench, second) == table(bench, first)
     assert len(set(bench.evaluated)) == len(bench.evaluated)
     assert not {(GEMM.with_(m=Range(4, size)), config_of(bench, 4)) for size in SIZES} & set(bench.evaluated)
+
+
+def test_a_set_answers_its_request_again_where_one_size_alone_has_spent_its_trials() -> None:
+    bench, budget = Bench(), Budget.of("quick")
+    smallest = GEMM.with_(m=Range(4, SIZES[0]))
+    space = FAMILIES["x86"].space(smallest, bench.device)
+    for number in range(budget.trials):
+        candidate = Candidate(smallest, bench.device.key, REGIME, space.at(number), Status.MEASURED)
+        bench.store.add_candidate(candidate.with_(sample_sets=(SampleSet((500.0,) * 5),)))
+    record = tuned_record(SetTuning(GEMM, bench, REGIME, budget))
+    search, evaluated = record.timings.search, len(bench.evaluated)
+    assert search is not None
+    assert (search.ended, search.effort, record.trials == search.trials >= budget.trials) == ("trials", "quick", True)
+    assert tuned_record(SetTuning(GEMM, bench, REGIME, budget)) == record
+    assert len(bench.evaluated) == evaluated
+
+
+def test_what_the_search_built_is_not_built_again_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, built = Bench(), Counter[tuple[Gemm, Config]]()
+    build = bench.build
+
+    def counted(gemm: Gemm, config: Config, **rest: Any) -> Future[Binary]:
+        built[gemm, config] += 1
+        return build(gemm, config, **rest)
+
+    monkeypatch.setattr(bench, "build", counted)
+    SetTuning(GEMM, bench, REGIME, Budget.of("quick")).run()
+    measured = {(gemm, config) for gemm, config in bench.evaluated if gemm.m_min == 4 and gemm.m_max in SIZES}
+    assert len(measured) > len(SIZES)
+    assert {str(gemm): built[gemm, config] for gemm, config in measured if built[gemm, config] > 1} == {}
+
+
+def test_only_the_last_kernel_of_a_searched_set_is_timed_in_both_regimes() -> None:
+    bench = Bench()
+    record = tuned(bench)
+    told = [member.timings.of("isolated") for member in package_of(bench, record).manifest.members]
+    assert [timing is not None for timing in told] == [False, False, True]
+    assert record.timings.of("isolated") is not None
 
 
 def test_a_search_that_is_stopped_ends_with_one_kernel_for_the_whole_range() -> None:

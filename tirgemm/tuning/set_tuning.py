@@ -47,6 +47,8 @@ PROMISING = 1.3
 WORTH = 1.02
 # The race at each size that compares them.
 COMPARISON = FinishPlan(finalists=7, samples=20, selection_s=0.5, confirms=False)
+# What is behind the certificate of a kernel below the last one, of which a set tells one time.
+MEMBER = replace(QUICK, untimed="not measured: of a kernel set the last kernel alone is timed in both regimes")
 # The races at sizes between those may take this share of the budget's seconds.
 BETWEEN = 0.25
 # Of the measurements behind the search, which are few; none of them is left out for want of time.
@@ -77,6 +79,10 @@ class SetTuning(Tuning):
     @cached_property
     def _events(self) -> SetEvents:
         return SetEvents(self.emit, self.standing)
+
+    @cached_property
+    def _of_sizes(self) -> dict[int, Tuning | None]:
+        return {}
 
     @property
     def m(self) -> Range:
@@ -133,10 +139,13 @@ class SetTuning(Tuning):
 
     # -- sizes ---------------------------------------------------------------------------------
 
-    def _size_tunings(self, sizes: Iterable[int]) -> list[Tuning]:
-        """A tuning of each size that a family writes, in their order: of the range up to it, at its high end."""
-        tunings = [self._part(self.m.low, size) for size in sizes]
-        return [tuning for tuning in tunings if tuning is not None]
+    def _size_tunings(self, sizes: Sequence[int]) -> list[Tuning]:
+        """The tuning of each size that a family writes, in their order: of the range up to it, at its high end. It is
+        the same each time, with the builds that it keeps."""
+        for size in sizes:
+            if size not in self._of_sizes:
+                self._of_sizes[size] = self._part(self.m.low, size)
+        return [tuning for size in sizes if (tuning := self._of_sizes[size]) is not None]
 
     def _part(self, low: int, high: int) -> Tuning | None:
         """The tuning of a part of the range; None where no family writes that."""
@@ -189,19 +198,20 @@ class SetTuning(Tuning):
 
     def _searched(self, tunings: list[Tuning], offered: Mapping[Gemm, Sequence[Config]] | None) -> SearchSummary:
         """Search every size within the budget, or try what is ``offered`` there; what that came to, with the counts of
-        the largest."""
+        the largest of those that ended as it is told."""
         rank = {size: number for number, size in enumerate(coarse_first(tuple(t.gemm.m_max for t in tunings)))}
         ordered = sorted(tunings, key=lambda tuning: rank[tuning.gemm.m_max])
         sweep = self._sweep(ordered, self.budget.seconds, offered)
-        ends = {problem.loop.ended for problem in sweep.problems}
-        whole = next(problem for problem in sweep.problems if problem.tuning.gemm == self.gemm)
-        ended = next((end for end in _ENDS if end in ends), whole.loop.ended)
-        origin = None
-        if offered is not None:
-            ended = "shipped" if ended in ("trials", "complete") else ended
-            origin = joint_origin(tuning.offer for tuning in tunings if tuning.offer is not None)
-        sizes = tuple(tuning.gemm.m_max for tuning in tunings)
-        return replace(self.searched(whole.loop, ended), sizes=sizes, shipped=origin)
+        ascending = sorted(sweep.problems, key=lambda problem: problem.tuning.gemm.m_max)
+        ends = {problem.loop.ended: problem for problem in ascending}  # the largest of each
+        ended = next(end for end in _ENDS if end in ends)
+        self._record_pruned(ascending[-1].loop.search)
+        summary = ends[ended].tuning.searched(ends[ended].loop, ended)
+        summary = replace(summary, sizes=tuple(tuning.gemm.m_max for tuning in tunings))
+        if offered is None:
+            return summary
+        origin = joint_origin(tuning.offer for tuning in tunings if tuning.offer is not None)
+        return replace(summary, ended="shipped" if ended in ("trials", "complete") else ended, shipped=origin)
 
     def _measure(self, tunings: Sequence[Tuning], configs: Mapping[Gemm, Sequence[Config]]) -> None:
         """Build, verify, time and record given configs of given parts."""
@@ -355,13 +365,16 @@ class SetTuning(Tuning):
         part.end.finishing = True
         try:
             if key not in made:
-                made[key] = built_member(part, segment, summary, self.plan)
+                made[key] = built_member(part, segment, summary, self._member_plan(part))
         except Cancelled:
             raise
         except TirgemmError as error:
             mark_failed(part, segment.config, error)
             return None
         return made[key]
+
+    def _member_plan(self, part: Tuning) -> FinishPlan:
+        return self.plan if part.gemm.m_max == self.m.high or not self.effort.searches else MEMBER
 
     def _borders(self, sizes: list[int], segments: list[Segment]) -> list[Range]:
         """The range of m of each segment, by what is measured half way between two."""

@@ -30,7 +30,8 @@ class SetEvents:
         self._standing = standing
         self._builds = BuildsReport(emit)
         self._told = self._proposed = self._expected = 0
-        # What each search told last.
+        # What those that have ended pruned, and what each that runs told last.
+        self._pruned_before: Counter[str] = Counter()
         self._pruned: dict[int, Mapping[str, Any]] = {}
         self._counts: dict[int, BuildsCounted] = {}
         self._searches = 0
@@ -44,6 +45,8 @@ class SetEvents:
     def begin(self, candidates: int) -> None:
         """Searches begin that together try at most so many ``candidates``."""
         self._proposed, self._expected = self._told, self._told + candidates
+        self._pruned_before = self._all_pruned()
+        self._pruned.clear()
 
     def end(self) -> None:
         """These searches have ended, and so have their builds."""
@@ -59,10 +62,7 @@ class SetEvents:
             case BatchProposed():
                 self._proposed += event.proposed
                 self._pruned[search] = event.pruned
-                total: Counter[str] = Counter()
-                for pruned in self._pruned.values():
-                    total.update(pruned)
-                self._emit(replace(event, trials=self._proposed, pruned=dict(total)))
+                self._emit(replace(event, trials=self._proposed, pruned=dict(self._all_pruned())))
             case BuildsCounted():
                 self._counts[search] = event
                 counts = self._counts.values()
@@ -75,3 +75,9 @@ class SetEvents:
                 self._emit(replace(event, m=m))
             case PhaseEntered():
                 self._emit(event)
+
+    def _all_pruned(self) -> Counter[str]:
+        total = Counter(self._pruned_before)
+        for pruned in self._pruned.values():
+            total.update(pruned)
+        return total
