@@ -111,11 +111,12 @@ def _by_estimate(
     return made
 
 
+@lru_cache(maxsize=4096)
 def expected_time_us(
     family: Family, config: Config, gemm: Gemm, device: Device, regime: Regime, model: RankingModel | None
 ) -> float:
     """Microseconds of a config that the model expects; the analytic estimate where there is none, or it does not cover
-    the problem."""
+    the problem. It takes milliseconds, and the tuning of a range asks for the same again and again."""
     return float(_expected_us(family, ConfigColumns.of([config]), gemm, device, regime, model)[0])
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from tirgemm.config import Config
 from tirgemm.detect import check_fits
@@ -39,10 +38,13 @@ class Control:
 
 class TriedCandidates:
     """The candidates of ``families`` that a search has tried, and how it stands by them: what is ``recorded``, and what
-    is taken in once that is. To read all records anew for each would take longer than to measure one."""
+    is taken in once that is. To read all records anew for each would take longer than to measure one. ``default_of``
+    names a family's default; of those of which nothing was tried it is not asked, since it takes milliseconds."""
 
-    def __init__(self, defaults: Sequence[Config], families: frozenset[str], recorded: Iterable[Candidate]) -> None:
-        self._defaults = defaults
+    def __init__(
+        self, default_of: Callable[[str], Config], families: frozenset[str], recorded: Iterable[Candidate]
+    ) -> None:
+        self._default_of = default_of
         self._families = families
         self._times: dict[Config, float | None] = {}
         self.take_in(recorded)
@@ -58,7 +60,8 @@ class TriedCandidates:
         """How many were tried and measured, the best and the default."""
         times = {config: us for config, us in self._times.items() if us is not None}
         best = min(times, key=lambda config: times[config], default=None)
-        defaults = [times[config] for config in self._defaults if config in times]
+        tried = map(self._default_of, {config.family for config in times})
+        defaults = [times[config] for config in tried if config in times]
         return Standing(
             tried=len(self._times),
             measured=len(times),
@@ -100,6 +103,7 @@ class TuningTask:
         self._phase: tuple[Phase, str] = Phase.STARTING, ""
         check_fits(gemm, self.device)
         self.families: tuple[Family, ...] = chosen_families(gemm, self.device, families)
+        self._defaults: dict[str, Config] = {}
         self.evaluator = Evaluator(gemm, workbench, regime, seed=seed, cancel=self.end)
 
     # -- what the caller is told ---------------------------------------------------------------
@@ -146,15 +150,17 @@ class TuningTask:
     def tried(self) -> TriedCandidates:
         """What has been tried by the records, to be kept up as more is recorded."""
         names = frozenset(family.name for family in self.families)
-        return TriedCandidates(self._defaults, names, self.recorded())
+        return TriedCandidates(self._default_of, names, self.recorded())
 
     def standing(self) -> Standing:
         """How the search stands by the records: how many were tried and measured, the best and the default."""
         return self.tried().standing()
 
-    @cached_property
-    def _defaults(self) -> list[Config]:
-        return [family.default(self.gemm, self.device, self.regime) for family in self.families]
+    def _default_of(self, name: str) -> Config:
+        """The default of a family; asked for with each candidate."""
+        if name not in self._defaults:
+            self._defaults[name] = family_named(name).default(self.gemm, self.device, self.regime)
+        return self._defaults[name]
 
     # -- what ends it --------------------------------------------------------------------------
 
