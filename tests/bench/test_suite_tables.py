@@ -387,8 +387,9 @@ def test_kernel_sets_are_shown_by_n_and_k_with_the_m_where_they_lose_most(folder
         ratio_row("5x96x64:f16:nt", "set", tuned=1.0, cublaslt_best=1.2),
         ratio_row("8x32x64:f16:nt", "set", tuned=0.96),
     ]
-    written(folder, "rows", rows)
+    written(folder, "rows", [row | {"conditions": {"effort": "quick"}} for row in rows])
     table = suite_tables.sets(folder, folder.parents[1])
+    assert "; both searched with effort quick; " in table
     assert cells(table, "96 x 64") == ["2", "0.949 (0.900)", "", "1.200 (1.200)", "1"]
     assert cells(table, "32 x 64") == ["1", "0.960 (0.960)", "", "", "8"]
     assert cells(table, "**all**")[:2] == ["3", "0.952 (0.900)"]
