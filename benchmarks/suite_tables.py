@@ -342,9 +342,9 @@ def sets(folder: Path, suites: Path) -> str:
                 for name, rows in [*groups.items(), ("**all**", document["rows"])]
             ]
             head = ["n x k", "values of m", "× tuned for that m", *(f"× {name}" for name in names[1:]), "least at m"]
-            efforts = {row.get("conditions", {}).get("effort") for row in document["rows"]} - {None}
-            words = f"; both searched with effort {' or '.join(sorted(efforts))}; geometric mean (least)"
-            parts.append(f"{place(document)}{words}\n\n{table(head, lines, 1)}")
+            asked = sorted({row.get("conditions", {}).get("effort") for row in document["rows"]} - {None})
+            words = [place(document), *(f"both asked for with effort {effort}" for effort in asked)]
+            parts.append(f"{'; '.join(words)}; geometric mean (least)\n\n{table(head, lines, 1)}")
     return "\n\n".join(parts) or not_yet("python benchmarks/kernel_sets/race.py")
 
 

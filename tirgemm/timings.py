@@ -130,7 +130,7 @@ class SearchSummary(TimingsPart):
     were restricted, and where the configs are from where those were ``shipped``. ``effort`` is its level, ``asked`` the
     one that was named where it made another, and ``expected_gain`` the share in speed that was expected of the batch
     behind the last one; None where nothing says. ``sizes`` are the values of m that were searched for a kernel set,
-    whose counts are those of the largest of them whose search ended so."""
+    whose counts are those of the largest; its ``trials`` are the budget's where any of the sizes has spent them."""
 
     trials: int = 0
     pruned: Mapping[str, int] = field(default_factory=dict)

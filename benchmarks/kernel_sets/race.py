@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -62,9 +63,7 @@ def main(arguments: list[str]) -> int:
                 if options.limit is not None and time.monotonic() - started > options.limit:
                     print("problems are left: run it again with --resume")
                     return 1
-                for ahead in left[number : number + AHEAD]:
-                    Tuning(ahead, bench, regime, budget).build_ahead()
-                row = _row(bench, whole, gemm, regime, budget, options.seconds)
+                row = _row(bench, whole, left[number : number + AHEAD], regime, budget, options.seconds)
                 file.put(row)
                 failed += row["status"] != "measured"
                 print(gemm, row["message"] or f"{row['median_us']} us, {row['baselines'][TUNED]['ratio']:.3f} x tuned")
@@ -84,12 +83,18 @@ def problems(gemms: tuple[Gemm, ...]) -> Iterator[tuple[Gemm, list[Gemm]]]:
         yield alike[0].with_(m=Range(min(sizes), max(sizes))), alike
 
 
-def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budget, seconds: float) -> results.Row:
-    """One m of a set beside the kernel for that m."""
+def _row(
+    bench: Workbench, whole: Gemm, gemms: list[Gemm], regime: Regime, budget: Budget, seconds: float
+) -> results.Row:
+    """One m of a set, the first of ``gemms``, beside the kernel for that m; for the others builds begin."""
+    gemm = gemms[0]
     try:
         kernels = tuned_record(tuning_class(whole)(whole, bench, regime, budget))
-        tuned = Tuning(gemm, bench, regime, budget).selected(budget)
-        packages = {SET: bench.store.get_blob(kernels.artifact_sha256), TUNED: tuned.package}
+        for each in gemms:
+            with suppress(TirgemmError):  # which its own row tells
+                Tuning(each, bench, regime, budget).build_ahead()
+        tuned = tuned_package(Tuning(gemm, bench, regime, budget))
+        packages = {SET: bench.store.get_blob(kernels.artifact_sha256), TUNED: tuned}
         served = read(packages[SET], Trust.of(bench.signer.public))
         member = next(one for one in served.manifest.kernels if one.gemm.m_min <= gemm.m_max <= one.gemm.m_max)
         assert bench.measurer is not None
@@ -101,6 +106,8 @@ def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budg
             races.append(result.of(SET).beside(TUNED, result.of(TUNED).samples_us))
     except TirgemmError as error:
         return failed_row(gemm, None, SET, error)
+    finally:
+        bench.forget_ahead(gemm)
     tests = (member.certificate or {}).get("tests", [])
     kernel = results.MeasuredKernel(
         max(float(test["error"]) for test in tests),
@@ -110,6 +117,13 @@ def _row(bench: Workbench, whole: Gemm, gemm: Gemm, regime: Regime, budget: Budg
     )
     conditions = results.race_conditions(races) | {"effort": budget.effort.value}
     return results.measured_row(gemm, member.config, SET, races, kernel, conditions)
+
+
+def tuned_package(tuning: Tuning) -> bytes:
+    """What the search of one m selects, without its certificate."""
+    if tuning.effort is Effort.NONE:
+        return tuning.store.get_blob(tuned_record(tuning).artifact_sha256)
+    return tuning.selected(tuning.budget).package
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -198,16 +198,16 @@ class SetTuning(Tuning):
 
     def _searched(self, tunings: list[Tuning], offered: Mapping[Gemm, Sequence[Config]] | None) -> SearchSummary:
         """Search every size within the budget, or try what is ``offered`` there; what that came to, with the counts of
-        the largest of those that ended as it is told."""
+        the largest, but the budget's trials where any size has spent them."""
         rank = {size: number for number, size in enumerate(coarse_first(tuple(t.gemm.m_max for t in tunings)))}
         ordered = sorted(tunings, key=lambda tuning: rank[tuning.gemm.m_max])
         sweep = self._sweep(ordered, self.budget.seconds, offered)
         ascending = sorted(sweep.problems, key=lambda problem: problem.tuning.gemm.m_max)
         ends = {problem.loop.ended: problem for problem in ascending}  # the largest of each
         ended = next(end for end in _ENDS if end in ends)
-        self._record_pruned(ascending[-1].loop.search)
-        summary = ends[ended].tuning.searched(ends[ended].loop, ended)
-        summary = replace(summary, sizes=tuple(tuning.gemm.m_max for tuning in tunings))
+        summary = replace(self.searched(ascending[-1].loop, ended), sizes=tuple(t.gemm.m_max for t in tunings))
+        if ended == "trials":  # of a size that may have more records than the budget asks for
+            summary = replace(summary, trials=min(ends[ended].tuning.standing().tried, self.budget.trials))
         if offered is None:
             return summary
         origin = joint_origin(tuning.offer for tuning in tunings if tuning.offer is not None)
