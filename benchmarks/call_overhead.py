@@ -3,8 +3,9 @@
     python benchmarks/call_overhead.py --out benchmarks/results/nvidia-h200/calls.json
     python benchmarks/call_overhead.py --device cpu --out calls.json
 
-Ways: ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one runs),
-``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
+Ways: on a GPU ``driver`` (a kernel that does nothing, queued by C++ code that does nothing else: what is left to the
+driver); ``raw`` (the launcher's function), ``raw_set`` (that of a set of eight kernels, of which the last but one
+runs), ``kernel_out`` (``Kernel.__call__`` with ``out=``), ``kernel`` (allocating),
 ``torch_op`` (the operator ``tirgemm::gemm``), ``linear`` (``tirgemm.torch.linear``) beside PyTorch's own, a module of
 each, ``linear`` with a slice made for the call as its weight, ``matmul``, ``torch.matmul`` with ``out=``, and what is
 ``left`` to PyTorch: ``linear`` and a module of a weight that no kernel is for, beside PyTorch's own. They take turns,
@@ -17,8 +18,11 @@ it (``prepack=True``), and ``torch.layer`` is PyTorch's product. There the weigh
 
 from __future__ import annotations
 
+import ctypes
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,11 +35,15 @@ import tirgemm.torch as tirgemm_torch
 from tirgemm.artifact import Kernel, Signer, Trust, load
 from tirgemm.bench.results import dump, environment, figures_document, measured_at
 from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
+from tirgemm.errors import DeviceUnavailable
 from tirgemm.families import family_named
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Range
 from tirgemm.rounds import FixedRounds, alternate
 from tirgemm.timings import Timings
 from tirgemm.tuning.build.binary import Binary
+from tirgemm.tuning.driver.cuda import call as driver_call
+from tirgemm.tuning.driver.nvrtc import compile_source
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import SetMember, Workbench
 from verification import command
@@ -63,6 +71,19 @@ WAYS = {
     "Linear_left": "left(a)",
     "torch.Linear_left": "plain_left(a)",
 }
+# What the driver alone takes: a kernel with three pointers, as many as the measured one has, and calls of it from C++.
+DRIVER, EMPTY = "driver", "empty"
+EMPTY_KERNEL = f'extern "C" __global__ void {EMPTY}(const void* a, const void* b, void* out) {{}}'
+LAUNCHES = """
+using Size = unsigned;
+using Launch = int (*)(void*, Size, Size, Size, Size, Size, Size, Size, void*, void**, void**);
+extern "C" int launches(Launch launch, void* function, void* stream, int count) {
+  void *pointer = nullptr, *params[] = {&pointer, &pointer, &pointer};
+  int result = 0;
+  while (count-- > 0 && result == 0) result = launch(function, 1, 1, 1, 32, 1, 1, 0, stream, params, nullptr);
+  return result;
+}
+"""
 BLOCK = 500
 BLOCKS = 60
 LAYERS = {"cpu": "1x4096x4096:f32:nt"}
@@ -117,9 +138,13 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for (problem, ways, scope, calls), (binary, _) in zip(groups, built, strict=True):
         blocks = {way: partial(block_of, Timer(call, globals=scope), synchronise, calls) for way, call in ways.items()}
+        if scope is names and device.kind == "cuda":
+            launches = Timer(partial(empty_launches(device), torch.cuda.current_stream().cuda_stream, calls))
+            blocks[DRIVER] = partial(block_of, launches, synchronise, calls, calls)
         shared = {"gemm": str(problem), "calls_a_block": calls} | measured_at(about, binary.source_sha256)
         samples = alternate(blocks, FixedRounds(BLOCKS + 1))
-        rows += [row(way, ways[way], us[1:]) | shared for way, us in samples.items()]
+        said = {DRIVER: "cuLaunchKernel(empty, ...), in C++"} | ways
+        rows += [row(way, said[way], samples[way][1:]) | shared for way in said if way in samples]
     more: dict[str, Any] = {"gemm": str(gemm), "calls_a_block": BLOCK, "config": kernel.config.to_json()}
     options.out.write_text(dump(figures_document("calls", about, rows, **more)))
     for entry in rows:
@@ -158,14 +183,38 @@ def kernel_set(bench: Workbench, gemm: Gemm) -> bytes:
     return bench.package_set(gemm.with_(m=Range(1, highs[-1])), members, Timings(), ("isolated", "unverified"))
 
 
+def empty_launches(device: Device) -> Callable[[int, int], None]:
+    """A function that queues a kernel that does nothing on a stream, so many times; the device's context is current."""
+    module = driver_call("cuModuleLoadData", compile_source(EMPTY_KERNEL, device.arch, name="empty.cu").data)
+    function = int(driver_call("cuModuleGetFunction", module, EMPTY.encode()))
+    library = compiled_launches()
+    launch = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuLaunchKernel, ctypes.c_void_p)
+
+    def queue(stream: int, count: int) -> None:
+        result = library.launches(launch, ctypes.c_void_p(function), ctypes.c_void_p(stream), count)
+        if result:
+            raise DeviceUnavailable(f"{device.name} refuses an empty kernel: cuLaunchKernel answers {result}")
+
+    return queue
+
+
+def compiled_launches() -> ctypes.CDLL:
+    """LAUNCHES, by g++."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "launches.so"
+        command_line = ["g++", "-O2", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+        subprocess.run(command_line, input=LAUNCHES, text=True, check=True)
+        return ctypes.CDLL(str(library))
+
+
 def _nothing() -> None:
     """A CPU's calls have ended when they return."""
 
 
-def block_of(timer: Timer, synchronise: Callable[[], None], calls: int) -> list[float]:
-    """Microseconds a call of one block of so many calls."""
+def block_of(timer: Timer, synchronise: Callable[[], None], calls: int, of_each: int = 1) -> list[float]:
+    """Microseconds a call of one block of so many calls, of which the timed statement makes ``of_each``."""
     synchronise()
-    return [round(1e6 * timer.timeit(calls) / calls, 4)]
+    return [round(1e6 * timer.timeit(calls // of_each) / calls, 4)]
 
 
 def row(name: str, call: str, us: list[float]) -> dict[str, Any]:
