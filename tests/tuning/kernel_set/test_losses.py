@@ -16,7 +16,7 @@ from tirgemm.gemm import Range
 from tirgemm.hardware import named_device
 from tirgemm.tuning.kernel_set import losses as losses_module
 from tirgemm.tuning.kernel_set import segments as segments_module
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import CARRIED, contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.kernel_set.segments import valid_segments
 
@@ -53,12 +53,13 @@ def test_where_nothing_was_measured_the_losses_are_those_that_are_expected(expec
 
 
 def test_what_was_measured_stands_and_corrects_what_is_expected_between(expected: Any) -> None:
-    """TWO takes half of what is expected beside ONE at the first size, and a quarter at the last."""
+    """TWO takes half of what is expected beside ONE at the first size, and a quarter at the last: between them a share
+    of that is expected."""
     measured = {0: {ONE: 1.0, TWO: 1.0}, 4: {ONE: 14 / 5, TWO: 1.0}}
     rows = everywhere(measured, (ONE, TWO))
     assert (rows[0], rows[4]) == (measured[0], measured[4])
     for place in (1, 2, 3):
-        shorter = 2 ** (1 + place / 4)  # the logarithm is interpolated
+        shorter = 2 ** (CARRIED * (1 + place / 4))  # the logarithm is interpolated
         one, two = expected[place, 0], expected[place, 1] / shorter
         assert rows[place] == pytest.approx({ONE: max(1.0, one / two), TWO: max(1.0, two / one)})
 
