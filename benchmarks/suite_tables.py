@@ -5,6 +5,7 @@ Each is computed from results files and nothing else. The tuned variant is what 
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Sequence
@@ -330,9 +331,10 @@ def efforts(document: Document) -> str:
 
 def sets(folder: Path, suites: Path) -> str:
     """Kernel sets beside the kernel that is tuned for the very m, and the first baselines, by n and k."""
-    names, parts = ("tuned", *BASELINES[:2]), []
-    for regime in REGIMES:
-        for document in documents(folder.parent, f"rows.{regime}", folder.name):
+    parts = []
+    for suite, regime in itertools.product(("rows", "rows_70b"), REGIMES):
+        for document in documents(folder.parent, f"{suite}.{regime}", folder.name):
+            names = [n for n in ("tuned", *BASELINES[:2]) if any(n in row["baselines"] for row in document["rows"])]
             groups: dict[str, list[Row]] = {}
             for row in document["rows"]:
                 gemm = Gemm.parse(row["gemm"])
@@ -343,7 +345,7 @@ def sets(folder: Path, suites: Path) -> str:
             ]
             head = ["n x k", "values of m", "× tuned for that m", *(f"× {name}" for name in names[1:]), "least at m"]
             asked = sorted({row.get("conditions", {}).get("effort") for row in document["rows"]} - {None})
-            words = [place(document), *(f"both asked for with effort {effort}" for effort in asked)]
+            words = [f"{suite}: {place(document)}", *(f"both asked for with effort {effort}" for effort in asked)]
             parts.append(f"{'; '.join(words)}; geometric mean (least)\n\n{table(head, lines, 1)}")
     return "\n\n".join(parts) or not_yet("python benchmarks/kernel_sets/race.py")
 

@@ -25,10 +25,11 @@ GEMMS = ["1x48x16:f32:nt", "2x48x16:f32:nt"]
 
 
 def test_the_problems_of_one_n_and_k_make_one_set_over_their_range() -> None:
-    sets = list(problems(suite_named("rows").gemms))
-    assert [(str(whole.m), len(gemms)) for whole, gemms in sets] == [("1..8192", 20)] * 8
+    by_model = [list(problems(suite_named(name).gemms)) for name in ("rows", "rows_70b")]
+    for sets in by_model:
+        assert [(str(whole.m), len(gemms)) for whole, gemms in sets] == [("1..8192", 20)] * 4
     llama = {(gemm.n, gemm.k) for gemm in suite_named("llama").gemms}
-    assert {(whole.n, whole.k) for whole, _ in sets} == llama
+    assert {(whole.n, whole.k) for sets in by_model for whole, _ in sets} == llama
 
 
 def test_a_set_is_raced_at_every_m_beside_the_kernel_for_that_m(tmp_path: Path) -> None:

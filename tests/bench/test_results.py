@@ -198,6 +198,17 @@ def test_the_tracked_results_are_right_and_the_tracked_tables_are_theirs(capsys:
     assert render.main(["--check"]) == 0
 
 
+UNFINISHED = sorted((ROOT / "benchmarks/unfinished").glob("*/*.gz"))
+
+
+@pytest.mark.parametrize("path", UNFINISHED, ids=lambda path: path.name)
+def test_what_waits_to_be_finished_is_right_but_for_the_rows_that_it_lacks(path: Path) -> None:
+    """A suite that is whole belongs to the results."""
+    sentences = faults(path)
+    assert [each for each in sentences if "has no row in variant" not in each] == []
+    assert bool(sentences) == path.name.endswith(".json.gz")
+
+
 def test_a_file_is_resumed_only_on_the_machine_that_began_it(results: ResultsFile) -> None:
     place = results.document["environment"]
     again = ResultsFile(results.path, "tiny", "sustained", place | {"date": "later", "commit": "other"}, resume=True)
