@@ -76,10 +76,10 @@ def tune(
     """
     named = os.environ.get("TIRGEMM_LOCK_DIR", "")
     with interruptible_tuning(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
+        asked = TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune)
         if isinstance(store, _Default):
             url = os.environ.get("TIRGEMM_DB") or None
             store = stack.enter_context(data_folder.open_store(None, url))
-        asked = TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune)
         return tuned_kernel.tune(
             replace(asked, other_devices=other_devices),
             store=store,

@@ -190,6 +190,13 @@ def test_a_folder_that_cannot_be_made_is_named(tune: Tune, home: Path, monkeypat
         tune(store=None)
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", True])
+def test_a_seed_that_draws_nothing_is_refused_before_anything_is_made(home: Path, seed: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"seed is {seed!r}; it must be an integer from 0"):
+        tirgemm.tune(GEMM, "cpu", seed=seed)
+    assert not (home / "data").exists()
+
+
 def test_what_no_family_writes_is_refused_before_anything_is_made() -> None:
     with pytest.raises(Unsupported):
         tirgemm.tune("64x64x64:f16:nt:acc=f16", "cpu", store=None)
