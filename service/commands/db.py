@@ -11,6 +11,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
@@ -72,6 +73,7 @@ def export_records(
     """Write every candidate with its samples to FILE."""
     from tirgemm.tuning_db import transfer
 
+    check_output(file, "FILE")
     with existing_database(data, db) as database:
         header = transfer.export_records(database, file, artifacts=artifacts)
     counts = ", ".join(f"{count} {kind}s" for kind, count in header["counts"].items()) or "nothing"

@@ -13,6 +13,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import ProgressView, console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.cli import RegimeOption
@@ -102,8 +103,7 @@ def tune(
         for gemm in asked
     ]
     request = requests[0]
-    if out is not None and not out.parent.is_dir():
-        raise InvalidRequest(f"--output is {out}, but there is no folder {out.parent}; make it first")
+    check_output(out)
     key = signer(data)
     if trust and key.public not in Trust.default().keys:
         Trust.of_user().add(key.public, f"the data folder {data}")

@@ -96,7 +96,7 @@ def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
         assert (code, out) == (2, "")
         assert says in err
     code, _, err = run("call", path, "--a", "absent.npy")
-    assert (code, "absent.npy: No such file" in err) == (1, True)
+    assert (code, "absent.npy: No such file" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("trusted")
@@ -220,6 +220,56 @@ def test_get_tunes_and_writes_the_artifact(run: Run, home: Path, fake: FakeServi
     assert "mean[while]  the default kernel (served meanwhile)  sample(rows=1)" in out
     fake.streams, fake.status = [list(EVENTS)], "running"
     assert run("get", fake.gemm, "--fallback", "-o", "mean[while]")[:2] == (code, out), "as it was called before"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device": device("sm_90a"), "binary": fake_cubin(), "binary_format": "cubin"},
+        {"regime": "isolated", "role": "tuned"},
+    ],
+)
+def test_get_names_a_file_that_holds_another_kernel_and_leaves_it(
+    run: Run, home: Path, fake: FakeService, changes: dict[str, Any]
+) -> None:
+    file = home / "33x17x19-f32-nt.tirgemm"
+    other = packed(fake.gemm, signer=Signer.generate(), **changes)
+    file.write_bytes(other)
+    code, _, err = run("get", fake.gemm, "--trust", SIGNER.public)
+    assert (code, f"{file.name} holds the kernel of {fake.gemm} on" in err, "--output" in err) == (2, True, True)
+    assert file.read_bytes() == other
+    assert run("get", fake.gemm, "--output", file)[0] == 0
+    assert file.read_bytes() != other, "a file that is named is written anew"
+    assert run("get", fake.gemm)[0] == 0, "the same kernel is written again"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("get", "33x17x19:f32:nt"), "--output"),
+        (("call", "kernel.tirgemm"), "--output"),
+        (("explain", "64x64x64:f16:nt", "--device", "sm_80"), "--html"),
+        (("ladder", "64", "64", "64", "--dry-run"), "--html"),
+        (("db", "export", "--data", "absent"), "FILE"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    run: Run, home: Path, command: tuple[str, ...], option: str
+) -> None:
+    for path, says in ((home / "no" / "k", f"there is no folder {home / 'no'}"), (home, "which is a folder")):
+        code, out, err = run(*command, *([] if option == "FILE" else [option]), path)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {option} is {path}, ")
+        assert says in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("get", "33x17x19:f32:nt", "--locked", "absent"), ("batches", "submit", "absent"), ("db", "import", "absent")],
+)
+def test_a_file_that_is_not_there_is_bad_input(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command)
+    assert (code, out, err) == (2, "", "error: absent: No such file or directory\n")
 
 
 def test_get_says_that_the_machine_was_busy(run: Run, home: Path, fake: FakeService) -> None:
@@ -425,7 +475,7 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert run("db", "merge", "one", "--data", "two")[0] == 0
     assert run("db", "merge", "absent", "--data", "two")[0] == 2
     assert run("db", "merge", "absent", "--data", "three")[0] == 2
-    assert run("db", "import", "absent.jsonl", "--data", "three")[0] == 1
+    assert run("db", "import", "absent.jsonl", "--data", "three")[0] == 2
     assert run("db", "info", "--db", f"sqlite:///{home}/three.db", "--data", "one")[0] == 2
     assert not (home / "three").exists(), "what cannot be had leaves no new database behind"
     assert not (home / "three.db").exists()

@@ -193,6 +193,7 @@ def test_an_interrupt_before_the_first_kernel_says_that_there_is_none(
         ([SHAPE, "--seconds", "-1"], "budget seconds is -1"),
         ([SHAPE, "--seed", "-1"], "--seed"),
         ([SHAPE, "-o", "absent/k.tirgemm"], "there is no folder absent; make it first"),
+        ([SHAPE, "-o", "."], "--output is ., which is a folder"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_made(
