@@ -204,8 +204,8 @@ def call(
     b: Annotated[Path | None, typer.Option(help="B as .npy.")] = None,
     c: Annotated[Path | None, typer.Option(help="C as .npy.")] = None,
     bias: Annotated[Path | None, typer.Option(help="The bias as .npy.")] = None,
-    alpha: Annotated[float, typer.Option()] = 1.0,
-    beta: Annotated[float, typer.Option()] = 1.0,
+    alpha: Annotated[float | None, typer.Option(help="1 by default.")] = None,
+    beta: Annotated[float | None, typer.Option(help="1 by default.")] = None,
     m: Annotated[int | None, typer.Option(min=1, help="m, where the kernel takes a range.")] = None,
     out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write D here as .npy (fp32).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
@@ -379,6 +379,6 @@ def _array(path: Path) -> Any:
 
     try:
         with open_regular(path) as file:
-            return np.load(file, allow_pickle=False)
+            return np.lib.format.read_array(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"{path} is not a .npy array: {error}") from error
+        raise InvalidRequest(f"{path} is not a .npy array of numbers, or damaged; numpy.save writes them") from error

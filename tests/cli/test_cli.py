@@ -83,12 +83,24 @@ def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
     np.save(home / "a.npy", np.zeros((33, 18)))
     np.save(home / "s.npy", np.full((33, 19), "text"))
     (home / "no.npy").write_text("hello")
+    for name, value in (("large", 1e6), ("nan", np.nan), ("sum", 6e4)):
+        np.save(home / f"{name}.npy", np.where(np.arange(33)[:, None] == 7, value, np.zeros((33, 19))))
+    np.save(home / "b.npy", np.ones((17, 19)))
+    np.save(home / "o.npy", np.full((33, 19), None))
+    np.savez(home / "z.npz", np.ones((33, 19)))
     for options, says in (
         (("--a", "a.npy"), "array a has shape (33, 18); 33x17x19:f16:nt needs (33, 19)"),
         (("--b", "a.npy"), "needs (17, 19)"),
         (("--a", "s.npy"), "array a has dtype <U4; it must hold real numbers"),
         (("--c", "a.npy"), "takes a, b; c was given"),
         (("--a", "no.npy"), "is not a .npy array"),
+        (("--a", "o.npy"), "error: o.npy is not a .npy array of numbers, or damaged; numpy.save writes them\n"),
+        (("--a", "z.npz"), "z.npz is not a .npy array of numbers"),
+        (("--a", "large.npy"), "array a has 1e+06 at [7, 0], which is not finite in f16"),
+        (("--a", "nan.npy"), "array a has nan at [7, 0], which is not finite in f16"),
+        (("--a", "sum.npy", "--b", "b.npy"), "the result has 1.14e+06 at [7, 0], which is not finite in f16"),
+        (("--alpha", "2"), "33x17x19:f16:nt takes no alpha; alpha 2 was given"),
+        (("--beta", "1"), "33x17x19:f16:nt takes no beta; beta 1 was given"),
         (("--m", "7"), "m is 7; 33x17x19:f16:nt takes 33"),
         (("--m", "0"), "Invalid value for '--m': '0' is not an integer of at least 1 (see"),
     ):
