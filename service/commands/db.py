@@ -182,6 +182,8 @@ def train(
     else:
         with existing_database(data, db, or_give="a records file with --records") as database:
             devices, candidates = transfer.read_database(database)
+    recorded = {candidate.device_key for candidate in candidates}
+    devices = [each for each in devices if each.key in recorded]
     chosen = _device_of_records(devices, device)
     problems = training.problem_rows(candidates, chosen)
     training.require_enough(problems, chosen)
@@ -224,12 +226,11 @@ def _device_of_records(devices: Sequence[Device], wanted: str | None) -> Device:
     meant = [device for device in devices if wanted is None or wanted in device.names]
     if len({device.key for device in meant}) == 1:
         return meant[0]
-    keys = ", ".join(sorted({device.key for device in devices})) or "none"
-    raise InvalidRequest(
-        f"--device is {wanted!r}; the records are of the devices {keys}: name one of them"
-        if wanted is not None or meant
-        else "the records are of no device; measure something first"
-    )
+    if not devices:
+        raise InvalidRequest("the records are of no device; measure something first")
+    asked = "no --device is given" if wanted is None else f"--device is {wanted!r:.80}"
+    keys = ", ".join(sorted({device.key for device in devices}))
+    raise InvalidRequest(f"{asked}; the records are of the devices {keys}: name one of them")
 
 
 def _made(data: Path | None, url: str | None) -> Path | None:

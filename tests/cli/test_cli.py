@@ -502,6 +502,14 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert (code, json.loads(out)["blobs"]) == (0, 0)
 
 
+def test_a_device_that_nothing_was_recorded_of_is_none_of_the_database(run: Run) -> None:
+    code, _, err = run("tune", SHAPE, "--device", "sm_90a", "--data", "one")
+    assert (code, "sm_90a" in err) == (1, True)
+    assert json.loads(run("db", "info", "--data", "one", "--json")[1])["devices"] == []
+    code, _, err = run("db", "train", "--data", "one")
+    assert (code, err) == (2, "error: the records are of no device; measure something first\n")
+
+
 def test_records_are_collected_without_a_kernel(run: Run) -> None:
     asked = ("db", "collect", "24x17x9:f32:nn", "--device", "cpu", "--configs", 2, "--data", "one", "--json")
     code, out, _ = run(*asked)
@@ -528,6 +536,7 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
         with Database.embedded(home / folder) as database:
             store = SqlStore(database)
             store.put_device(of)
+            store.put_device(device("cpu"))  # which nothing was recorded of
             for gemm in PROBLEMS:
                 for candidate in made_up(gemm, slow_pingpong, 12):
                     store.add_candidate(candidate.with_(device_key=of.key))
@@ -543,6 +552,12 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     assert "trained on" in run("db", "train", "--data", "one")[1]
     code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
     assert (code, H200.key in err) == (2, True)
+    code, _, err = run("db", "train", "--records", "records.jsonl.gz", "--records", "alike.jsonl.gz")
+    keys = ", ".join(sorted([H200.key, alike.key]))
+    assert (code, err) == (
+        2,
+        f"error: no --device is given; the records are of the devices {keys}: name one of them\n",
+    )
     both = ("--records", "records.jsonl.gz", "--records", "alike.jsonl.gz", "--device", H200.key, "--output", "m.gz")
     code, out, _ = run("db", "train", *both, "--json")
     assert (code, json.loads(out)["devices"]) == (0, {H200.key: len(PROBLEMS), alike.key: len(PROBLEMS)})
