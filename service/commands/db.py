@@ -16,7 +16,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.service.commands.upkeep import backup, prune, repair, restore
+from tirgemm.service.commands.upkeep import age_seconds, backup, prune, repair, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ def merge(
 
 @app.command()
 def gc(
-    older_than: Annotated[float, typer.Option(min=0, help="Only blobs older than this many seconds.")] = 3600.0,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Only blobs that are older: 90d, 12h, 30m, or seconds.")
+    ] = "3600",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     vacuum: Annotated[bool, typer.Option("--vacuum", help="Give the space back to the disk too.")] = False,
     data: Data = None,
@@ -135,8 +137,9 @@ def gc(
     from tirgemm.tuning_db.access.audit import note_command
     from tirgemm.tuning_db.upkeep import admin
 
+    seconds = age_seconds(older_than)
     with existing_database(data, db) as database:
-        collected = asdict(admin.collect_garbage(database, older_than_s=older_than, dry_run=dry_run))
+        collected = asdict(admin.collect_garbage(database, older_than_s=seconds, dry_run=dry_run))
         if vacuum and not dry_run:
             admin.vacuum(database)
         if not dry_run:

@@ -89,6 +89,7 @@ def explain(
         raise InvalidRequest(f"{given} given; explain takes one of them")
     places = DataSources(measured, data, db)
     if files is not None:
+        check_output(files.recording, "--timeline")
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
     if kernel is not None:

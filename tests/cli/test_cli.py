@@ -497,6 +497,8 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert (code, "--other-data" in err, "secret" in err) == (2, True, False)
     code, out, _ = run("db", "gc", "--data", "one", "--older-than", 0, "--dry-run", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 1)
+    code, out, _ = run("db", "gc", "--data", "one", "--older-than", "90d", "--json")
+    assert (code, json.loads(out)["blobs"]) == (0, 0)
     assert run("db", "gc", "--data", "one", "--older-than", 0, "--vacuum")[0] == 0
     code, out, _ = run("db", "info", "--data", "one", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 0)

@@ -215,6 +215,13 @@ def test_a_seed_that_draws_nothing_is_refused_before_anything_is_made(home: Path
     assert not (home / "data").exists()
 
 
+@pytest.mark.parametrize("as_type", [str, Path])
+def test_a_store_that_is_a_path_is_refused(home: Path, as_type: Callable[[str], Any]) -> None:
+    with pytest.raises(InvalidRequest, match="store is 'folder', a path; give a Store, or None"):
+        tirgemm.tune(GEMM, "cpu", store=as_type("folder"))
+    assert not (home / "data").exists()
+
+
 def test_what_no_family_writes_is_refused_before_anything_is_made() -> None:
     with pytest.raises(Unsupported):
         tirgemm.tune("64x64x64:f16:nt:acc=f16", "cpu", store=None)
