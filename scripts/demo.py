@@ -41,6 +41,19 @@ BUDGET = {"trials": 24, "seconds": 30.0}
 
 
 def main() -> int:
+    """The demo's exit status; what ended it before is told in one line."""
+    try:
+        demo()
+    except KeyboardInterrupt:
+        print("demo: interrupted; the next `make demo` goes on from what is in .demo", file=sys.stderr)
+        return 130
+    except (subprocess.CalledProcessError, TirgemmError) as failed:
+        print(f"demo: {failed}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def demo() -> None:
     started = time.monotonic()
     device = demo_device(detect())
     shapes = [Gemm.parse(text) for text in (GPU_SHAPES if device.kind == "cuda" else CPU_SHAPES)]
@@ -75,7 +88,6 @@ def main() -> int:
     console.print(
         f"done in {time.monotonic() - started:.1f} s; the records are in .demo/data, a second run starts from them"
     )
-    return 0
 
 
 def demo_device(first: Device) -> Device:
@@ -183,7 +195,4 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    try:
-        sys.exit(main())
-    except (subprocess.CalledProcessError, TirgemmError) as failed:
-        sys.exit(f"demo: {failed}")
+    sys.exit(main())

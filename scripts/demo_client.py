@@ -55,4 +55,7 @@ def why_default(kernel: Kernel) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # the demo that started it says so
+        sys.exit(130)

@@ -62,3 +62,8 @@ def __getattr__(name: str) -> Any:
         require(f"tirgemm.{name}", _EXTRAS[name])
     with needed_by(f"tirgemm.{name}"):
         return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, those that are loaded at first use among them."""
+    return list(__all__)

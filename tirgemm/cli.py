@@ -122,12 +122,14 @@ def get(
     from tirgemm._client.service_documents import KERNEL, checked
     from tirgemm._client.told_options import told_as_options
     from tirgemm._terminal.locked_options import refuse_search_options
+    from tirgemm._terminal.output_file import check_output, write_artifact
     from tirgemm.artifact import read
     from tirgemm.config import Config
     from tirgemm.detect import device as detect
     from tirgemm.gemm import Gemm, regime_named
     from tirgemm.timings import Timings
 
+    check_output(out)
     if locked is not None:
         refuse_search_options(
             {"--wait": wait, "--default": default, "--fallback": fallback},
@@ -140,8 +142,8 @@ def get(
                 locked, gemm, folder=folder, device=device, regime=regime, verify=not unverified
             )
             package = read(data, client.trust)
-        path = out or Path(f"{gemm.replace(':', '-').replace('=', '').replace('/', '-')}.tirgemm")
-        path.write_bytes(data)
+        default_name = f"{gemm.replace(':', '-').replace('=', '').replace('/', '-')}.tirgemm"
+        path = write_artifact(package, out, Path(default_name))
         told = {"file": str(path), "gemm": str(package.manifest.gemm), "artifact_sha256": package.sha256}
         console.emit(as_json, told, lambda: console.out.print(f"{path}  {package.sha256}, as it is locked"))
         return
@@ -176,9 +178,9 @@ def get(
         with told_as_options():
             data = client.package(document, problem, device=target, regime=regime, verify=not unverified, on_event=view)
         checked(document, KERNEL, url)
-        fault = read(data, client.trust).manifest.certificate_fault
-    path = out or Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm")
-    path.write_bytes(data)
+        package = read(data, client.trust)
+    path = write_artifact(package, out, Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm"))
+    fault = package.manifest.certificate_fault
     timing = Timings.from_json(document["timings"]).of(regime_named(regime))
 
     def show() -> None:
@@ -202,8 +204,8 @@ def call(
     b: Annotated[Path | None, typer.Option(help="B as .npy.")] = None,
     c: Annotated[Path | None, typer.Option(help="C as .npy.")] = None,
     bias: Annotated[Path | None, typer.Option(help="The bias as .npy.")] = None,
-    alpha: Annotated[float, typer.Option()] = 1.0,
-    beta: Annotated[float, typer.Option()] = 1.0,
+    alpha: Annotated[float | None, typer.Option(help="1 by default.")] = None,
+    beta: Annotated[float | None, typer.Option(help="1 by default.")] = None,
     m: Annotated[int | None, typer.Option(min=1, help="m, where the kernel takes a range.")] = None,
     out: Annotated[Path | None, typer.Option("--output", "--out", "-o", help="Write D here as .npy (fp32).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
@@ -215,9 +217,11 @@ def call(
     import numpy as np
 
     from tirgemm import _trial as trial
+    from tirgemm._terminal.output_file import check_output
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 
+    check_output(out)
     kernel = load(file, trust=trust_of(trust, data))
     paths = {"a": a, "b": b, "c": c, "bias": bias}
     given = {name: _array(path) for name, path in paths.items() if path is not None}
@@ -375,6 +379,6 @@ def _array(path: Path) -> Any:
 
     try:
         with open_regular(path) as file:
-            return np.load(file, allow_pickle=False)
+            return np.lib.format.read_array(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"{path} is not a .npy array: {error}") from error
+        raise InvalidRequest(f"{path} is not a .npy array of numbers, or damaged; numpy.save writes them") from error

@@ -15,6 +15,7 @@ from tirgemm._client.arguments import (
     Wait,
     as_gemm,
     as_trust,
+    check_seconds,
     deadline_of,
     device_name,
     listing_filters,
@@ -87,6 +88,8 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         key: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        check_seconds("timeout", timeout, positive=True)
+        check_seconds("patience", patience)
         self.cache = Cache(Path(cache_dir) if cache_dir else user_cache() / "artifacts")
         self.index = KernelIndex(self.cache.folder / "index")
         self.offline = offline

@@ -14,7 +14,7 @@ from tirgemm import detect_cpu, detect_cuda
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, DoesNotFit, InvalidDevice
 from tirgemm.gemm import Gemm
-from tirgemm.hardware import ARCHITECTURES, named_device
+from tirgemm.hardware import ARCHITECTURES, named_device, unknown_device
 
 _PACKAGES = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
 
@@ -71,8 +71,7 @@ def device(name: str | Device | None = None) -> Device:
         return named_device(name)
     kind, colon, number = name.partition(":")
     if kind != "cuda" or (colon and not (number.isascii() and number.isdigit() and len(number) < 4)):
-        known = ", ".join(("cpu", "cuda", "cuda:N", *ARCHITECTURES))
-        raise InvalidDevice(f"device {name!r:.80} is unknown; devices are {known}")
+        raise unknown_device(name)
     if missing:
         raise DeviceUnavailable(
             f"device {name} is not on this machine: {missing}; what it has is cpu ({local_devices[0].model})"

@@ -171,7 +171,7 @@ def named_device(arch: str) -> Device:
     sm_80 is an A100 80 GB, sm_86 an RTX 3090, sm_89 an RTX 4090, sm_90a an H200. Raises InvalidDevice.
     """
     if arch not in ARCHITECTURES:
-        raise InvalidDevice(f"architecture {arch!r} is unknown; named devices are {', '.join(ARCHITECTURES)}")
+        raise unknown_device(arch)
     a = ARCHITECTURES[arch]
     return Device(
         kind="cuda",
@@ -185,6 +185,11 @@ def named_device(arch: str) -> Device:
         peak_tflops=peak_tflops(a.arch, a.units, a.clock_mhz),
         peak_gbps=peak_gbps(a.memory_clock_mhz, a.bus_bytes),
     )
+
+
+def unknown_device(name: str) -> InvalidDevice:
+    """The error that says what a device may be called."""
+    return InvalidDevice(f"device {name!r:.80} is unknown; devices are cpu, cuda, cuda:N, {', '.join(ARCHITECTURES)}")
 
 
 def l2_gbps(device: Device) -> float:

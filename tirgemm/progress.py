@@ -78,6 +78,11 @@ class Progress:
     seconds_left: float | None = None
 
     @property
+    def searched(self) -> bool:
+        """Whether anything was tried beside the default."""
+        return self.done > 1
+
+    @property
     def searching(self) -> bool:
         return self.phase in _SEARCHING
 
@@ -101,11 +106,11 @@ class Progress:
 
     @property
     def standing(self) -> str:
-        """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none. At the end it is said to
-        be the search's: the race that chose the kernel took other times."""
+        """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none. At the end of a search it
+        is said to be the search's: the race that chose the kernel took other times."""
         if self.best_us is None:
             return ""
-        name = "the search's best" if self.phase is Phase.DONE else "best"
+        name = "the search's best" if self.phase is Phase.DONE and self.searched else "best"
         speed = f" ({self.speed:.2f} x the default)" if self.speed is not None else ""
         return f"{name} {self.best_us:.2f} us{speed}"
 

@@ -29,3 +29,8 @@ def __getattr__(name: str) -> Any:
 
     with needed_by(f"{__name__}.{name}"):
         return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, those that are loaded at first use among them."""
+    return list(__all__)

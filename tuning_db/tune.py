@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tirgemm.artifact import Signer
 from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
 from tirgemm.events import EventHandler
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning import tuned_kernel
@@ -76,10 +77,15 @@ def tune(
     """
     named = os.environ.get("TIRGEMM_LOCK_DIR", "")
     with interruptible_tuning(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
+        asked = TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune)
+        if isinstance(store, str | Path):
+            raise InvalidRequest(
+                f"store is {str(store)!r:.200}, a path; give a Store, or None to keep nothing: the data folder is "
+                "TIRGEMM_DATA's"
+            )
         if isinstance(store, _Default):
             url = os.environ.get("TIRGEMM_DB") or None
             store = stack.enter_context(data_folder.open_store(None, url))
-        asked = TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune)
         return tuned_kernel.tune(
             replace(asked, other_devices=other_devices),
             store=store,

@@ -11,11 +11,12 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.service.commands.upkeep import backup, prune, repair, restore
+from tirgemm.service.commands.upkeep import age_seconds, backup, prune, repair, restore
 from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def export_records(
     """Write every candidate with its samples to FILE."""
     from tirgemm.tuning_db import transfer
 
+    check_output(file, "FILE")
     with existing_database(data, db) as database:
         header = transfer.export_records(database, file, artifacts=artifacts)
     counts = ", ".join(f"{count} {kind}s" for kind, count in header["counts"].items()) or "nothing"
@@ -122,7 +124,9 @@ def merge(
 
 @app.command()
 def gc(
-    older_than: Annotated[float, typer.Option(min=0, help="Only blobs older than this many seconds.")] = 3600.0,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Only blobs that are older: 90d, 12h, 30m, or seconds.")
+    ] = "3600",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     vacuum: Annotated[bool, typer.Option("--vacuum", help="Give the space back to the disk too.")] = False,
     data: Data = None,
@@ -133,8 +137,9 @@ def gc(
     from tirgemm.tuning_db.access.audit import note_command
     from tirgemm.tuning_db.upkeep import admin
 
+    seconds = age_seconds(older_than)
     with existing_database(data, db) as database:
-        collected = asdict(admin.collect_garbage(database, older_than_s=older_than, dry_run=dry_run))
+        collected = asdict(admin.collect_garbage(database, older_than_s=seconds, dry_run=dry_run))
         if vacuum and not dry_run:
             admin.vacuum(database)
         if not dry_run:
@@ -180,6 +185,8 @@ def train(
     else:
         with existing_database(data, db, or_give="a records file with --records") as database:
             devices, candidates = transfer.read_database(database)
+    recorded = {candidate.device_key for candidate in candidates}
+    devices = [each for each in devices if each.key in recorded]
     chosen = _device_of_records(devices, device)
     problems = training.problem_rows(candidates, chosen)
     training.require_enough(problems, chosen)
@@ -222,12 +229,11 @@ def _device_of_records(devices: Sequence[Device], wanted: str | None) -> Device:
     meant = [device for device in devices if wanted is None or wanted in device.names]
     if len({device.key for device in meant}) == 1:
         return meant[0]
-    keys = ", ".join(sorted({device.key for device in devices})) or "none"
-    raise InvalidRequest(
-        f"--device is {wanted!r}; the records are of the devices {keys}: name one of them"
-        if wanted is not None or meant
-        else "the records are of no device; measure something first"
-    )
+    if not devices:
+        raise InvalidRequest("the records are of no device; measure something first")
+    asked = "no --device is given" if wanted is None else f"--device is {wanted!r:.80}"
+    keys = ", ".join(sorted({device.key for device in devices}))
+    raise InvalidRequest(f"{asked}; the records are of the devices {keys}: name one of them")
 
 
 def _made(data: Path | None, url: str | None) -> Path | None:

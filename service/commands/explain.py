@@ -11,6 +11,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm.cli import RegimeOption
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, Unsupported
 from tirgemm.gemm import Gemm, Regime, regime_named
@@ -78,6 +79,7 @@ def explain(
     from tirgemm.service.explain.terminal import show
     from tirgemm.service.explain.timeline_files import TimelineFiles
 
+    check_output(html, "--html")
     files = TimelineFiles.beside(timeline) if timeline is not None else None
     if files is not None and gemm is None and kernel is None:
         _show_timeline(files, as_json=as_json)
@@ -87,6 +89,7 @@ def explain(
         raise InvalidRequest(f"{given} given; explain takes one of them")
     places = DataSources(measured, data, db)
     if files is not None:
+        check_output(files.recording, "--timeline")
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
     if kernel is not None:

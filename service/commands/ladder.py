@@ -12,6 +12,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm.cli import RegimeOption
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.bench import names_of
@@ -81,10 +82,8 @@ def ladder(
     """Measure every rung of the simt ladder for A of M x K and B of K x N, beside cuBLAS, each verified first; or draw
     what was measured."""
     from tirgemm.bench.ladder_report import described
-    from tirgemm.errors import InvalidRequest
 
-    if html is not None and not html.parent.is_dir():
-        raise InvalidRequest(f"--html is {html}; its folder {html.parent} does not exist: make it first")
+    check_output(html, "--html")
     if from_results is not None:
         _require_unused(
             "--from-results measures nothing",

@@ -13,6 +13,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import ProgressView, console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.cli import RegimeOption
@@ -28,6 +29,7 @@ from tirgemm.tuning_db.data_folder import open_store, signer
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Signer
+    from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.records import KernelRecord
     from tirgemm.tuning.tuned_kernel import TuneRequest
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
@@ -102,8 +104,7 @@ def tune(
         for gemm in asked
     ]
     request = requests[0]
-    if out is not None and not out.parent.is_dir():
-        raise InvalidRequest(f"--output is {out}, but there is no folder {out.parent}; make it first")
+    check_output(out)
     key = signer(data)
     if trust and key.public not in Trust.default().keys:
         Trust.of_user().add(key.public, f"the data folder {data}")
@@ -143,7 +144,7 @@ def tune(
         if document["stored"]:
             console.out.print(
                 f"from the database: {kernel.record.trials} trials on {kernel.record.created_at[:10]};"
-                " more --trials or --retune go on from there"
+                f" {_larger(kernel.record, budget)} or --retune go on from there"
             )
         if stop.is_set():
             console.out.print(
@@ -207,6 +208,13 @@ def describe(record: KernelRecord) -> dict[str, Any]:
         "certificate": certificate,
         "created_at": record.created_at,
     }
+
+
+def _larger(record: KernelRecord, budget: Budget) -> str:
+    """What to ask for more of, where the stored kernel is the answer to ``budget``."""
+    if budget.effort is Effort.NONE or record.timings.ended in ("expected_gain", "complete", "exhausted", "shipped"):
+        return "a larger --effort"
+    return "more --seconds" if record.timings.ended == "seconds" else "more --trials"
 
 
 @contextmanager

@@ -32,10 +32,12 @@ def of_store(store: Store, device: Device, record: KernelRecord | None = None) -
 
 def of_results(folder: Path, device: Device, regime: Regime) -> dict[str, MeasuredRate]:
     """What the results files in ``folder`` have of ``device``: the median of their streams (``dram``), and the most
-    that ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder without either, or with a file that is
-    no document."""
+    that ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder that is not there or has neither, or
+    with a file that is no document."""
     streams: list[float] = []
     rates: dict[str, MeasuredRate] = {}
+    if not folder.is_dir():
+        raise InvalidRequest(f"there is no folder {folder} to read results files from")
     files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     for file in files:
         try:

@@ -537,6 +537,11 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
         (["64x64x64:f32:nn", "--device", "sm_80", "--family", "wmma"], "family wmma does not write"),
         (["64x64x64", "--device", "sm_80", "--config", "pad=0"], "'pad=0' are of no family"),
         (
+            ["64x64x64:f16:nt", "--device", "sm_80", "--config", "pad=0"],
+            "are of no family: name it with --family, one of simt, mma, wmma ",
+        ),
+        (["64x64x64", "--device", "cpu", "--config", "pad=0"], "device cpu is no GPU"),
+        (
             ["64x64x64", "--device", "sm_80", "--family", "simt", "--config", "pod=0"],
             "simt has no knob 'pod'; its knobs are",
         ),
@@ -554,6 +559,10 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
             "m is 65; 64x64x64:f16:nt has m from 64 to 64",
         ),
         (["64x64x64", "--device", "sm_80", "--regime", "fast"], "regime is 'fast'"),
+        (
+            ["64x64x64", "--device", "sm_80", "--as-written", "--measured", "absent"],
+            "there is no folder absent to read results files from",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_its_value(

@@ -423,6 +423,8 @@ def test_the_command_draws_and_exports_what_was_recorded_elsewhere(
         (("256x128x64:f16:nt", "--device", "cuda:99", "--timeline", "a.json"), "device cuda:99 is not on this machine"),
         (("256x128x64:f16:nt", "--timeline", "a.svg"), "named NAME.json.gz or NAME.json, not 'a.svg'"),
         (("--timeline", "absent.json"), "absent.json cannot be read as a recording"),
+        (("--timeline", "absent.json"), "recording: No such file or directory"),
+        (("256x128x64:f16:nt", "--timeline", "absent/a.json"), "there is no folder absent; make it first"),
     ],
 )
 def test_the_command_says_why_it_records_nothing(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.helpers.artifact_samples import TRUST, kernel, operands, packed, raw_
 from tests.waiting import PATIENCE_S
 from tirgemm import expr
 from tirgemm.artifact import load, native
-from tirgemm.errors import CorruptArtifact, LaunchFailed
+from tirgemm.errors import CorruptArtifact, InvalidRequest, LaunchFailed
 from tirgemm.expr import M
 from tirgemm.gemm import Gemm, Range
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, Workspace, tensor_args
@@ -188,6 +189,12 @@ def test_a_failing_kernel_raises_its_words_and_the_next_call_works() -> None:
     with pytest.raises(LaunchFailed, match="fails failed: block twenty is tired"):
         call(function)
     assert call(function)[36, 0] == 36
+
+
+@pytest.mark.parametrize("threads", [-1, 10**12, "x", 1.5, True])
+def test_threads_that_are_no_number_of_them_are_refused(threads: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"threads is {threads!r}; it must be None or an integer from 0"):
+        load(packed(GEMM), trust=TRUST, threads=threads)
 
 
 def test_callers_on_many_threads_do_not_mix_their_work() -> None:

@@ -83,12 +83,24 @@ def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
     np.save(home / "a.npy", np.zeros((33, 18)))
     np.save(home / "s.npy", np.full((33, 19), "text"))
     (home / "no.npy").write_text("hello")
+    for name, value in (("large", 1e6), ("nan", np.nan), ("sum", 6e4)):
+        np.save(home / f"{name}.npy", np.where(np.arange(33)[:, None] == 7, value, np.zeros((33, 19))))
+    np.save(home / "b.npy", np.ones((17, 19)))
+    np.save(home / "o.npy", np.full((33, 19), None))
+    np.savez(home / "z.npz", np.ones((33, 19)))
     for options, says in (
         (("--a", "a.npy"), "array a has shape (33, 18); 33x17x19:f16:nt needs (33, 19)"),
         (("--b", "a.npy"), "needs (17, 19)"),
         (("--a", "s.npy"), "array a has dtype <U4; it must hold real numbers"),
         (("--c", "a.npy"), "takes a, b; c was given"),
         (("--a", "no.npy"), "is not a .npy array"),
+        (("--a", "o.npy"), "error: o.npy is not a .npy array of numbers, or damaged; numpy.save writes them\n"),
+        (("--a", "z.npz"), "z.npz is not a .npy array of numbers"),
+        (("--a", "large.npy"), "array a has 1e+06 at [7, 0], which is not finite in f16"),
+        (("--a", "nan.npy"), "array a has nan at [7, 0], which is not finite in f16"),
+        (("--a", "sum.npy", "--b", "b.npy"), "the result has 1.14e+06 at [7, 0], which is not finite in f16"),
+        (("--alpha", "2"), "33x17x19:f16:nt takes no alpha; alpha 2 was given"),
+        (("--beta", "1"), "33x17x19:f16:nt takes no beta; beta 1 was given"),
         (("--m", "7"), "m is 7; 33x17x19:f16:nt takes 33"),
         (("--m", "0"), "Invalid value for '--m': '0' is not an integer of at least 1 (see"),
     ):
@@ -96,7 +108,7 @@ def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
         assert (code, out) == (2, "")
         assert says in err
     code, _, err = run("call", path, "--a", "absent.npy")
-    assert (code, "absent.npy: No such file" in err) == (1, True)
+    assert (code, "absent.npy: No such file" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("trusted")
@@ -220,6 +232,56 @@ def test_get_tunes_and_writes_the_artifact(run: Run, home: Path, fake: FakeServi
     assert "mean[while]  the default kernel (served meanwhile)  sample(rows=1)" in out
     fake.streams, fake.status = [list(EVENTS)], "running"
     assert run("get", fake.gemm, "--fallback", "-o", "mean[while]")[:2] == (code, out), "as it was called before"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device": device("sm_90a"), "binary": fake_cubin(), "binary_format": "cubin"},
+        {"regime": "isolated", "role": "tuned"},
+    ],
+)
+def test_get_names_a_file_that_holds_another_kernel_and_leaves_it(
+    run: Run, home: Path, fake: FakeService, changes: dict[str, Any]
+) -> None:
+    file = home / "33x17x19-f32-nt.tirgemm"
+    other = packed(fake.gemm, signer=Signer.generate(), **changes)
+    file.write_bytes(other)
+    code, _, err = run("get", fake.gemm, "--trust", SIGNER.public)
+    assert (code, f"{file.name} holds the kernel of {fake.gemm} on" in err, "--output" in err) == (2, True, True)
+    assert file.read_bytes() == other
+    assert run("get", fake.gemm, "--output", file)[0] == 0
+    assert file.read_bytes() != other, "a file that is named is written anew"
+    assert run("get", fake.gemm)[0] == 0, "the same kernel is written again"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("get", "33x17x19:f32:nt"), "--output"),
+        (("call", "kernel.tirgemm"), "--output"),
+        (("explain", "64x64x64:f16:nt", "--device", "sm_80"), "--html"),
+        (("ladder", "64", "64", "64", "--dry-run"), "--html"),
+        (("db", "export", "--data", "absent"), "FILE"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    run: Run, home: Path, command: tuple[str, ...], option: str
+) -> None:
+    for path, says in ((home / "no" / "k", f"there is no folder {home / 'no'}"), (home, "which is a folder")):
+        code, out, err = run(*command, *([] if option == "FILE" else [option]), path)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {option} is {path}, ")
+        assert says in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("get", "33x17x19:f32:nt", "--locked", "absent"), ("batches", "submit", "absent"), ("db", "import", "absent")],
+)
+def test_a_file_that_is_not_there_is_bad_input(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command)
+    assert (code, out, err) == (2, "", "error: absent: No such file or directory\n")
 
 
 def test_get_says_that_the_machine_was_busy(run: Run, home: Path, fake: FakeService) -> None:
@@ -425,7 +487,7 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert run("db", "merge", "one", "--data", "two")[0] == 0
     assert run("db", "merge", "absent", "--data", "two")[0] == 2
     assert run("db", "merge", "absent", "--data", "three")[0] == 2
-    assert run("db", "import", "absent.jsonl", "--data", "three")[0] == 1
+    assert run("db", "import", "absent.jsonl", "--data", "three")[0] == 2
     assert run("db", "info", "--db", f"sqlite:///{home}/three.db", "--data", "one")[0] == 2
     assert not (home / "three").exists(), "what cannot be had leaves no new database behind"
     assert not (home / "three.db").exists()
@@ -435,9 +497,19 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert (code, "--other-data" in err, "secret" in err) == (2, True, False)
     code, out, _ = run("db", "gc", "--data", "one", "--older-than", 0, "--dry-run", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 1)
+    code, out, _ = run("db", "gc", "--data", "one", "--older-than", "90d", "--json")
+    assert (code, json.loads(out)["blobs"]) == (0, 0)
     assert run("db", "gc", "--data", "one", "--older-than", 0, "--vacuum")[0] == 0
     code, out, _ = run("db", "info", "--data", "one", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 0)
+
+
+def test_a_device_that_nothing_was_recorded_of_is_none_of_the_database(run: Run) -> None:
+    code, _, err = run("tune", SHAPE, "--device", "sm_90a", "--data", "one")
+    assert (code, "sm_90a" in err) == (1, True)
+    assert json.loads(run("db", "info", "--data", "one", "--json")[1])["devices"] == []
+    code, _, err = run("db", "train", "--data", "one")
+    assert (code, err) == (2, "error: the records are of no device; measure something first\n")
 
 
 def test_records_are_collected_without_a_kernel(run: Run) -> None:
@@ -466,6 +538,7 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
         with Database.embedded(home / folder) as database:
             store = SqlStore(database)
             store.put_device(of)
+            store.put_device(device("cpu"))  # which nothing was recorded of
             for gemm in PROBLEMS:
                 for candidate in made_up(gemm, slow_pingpong, 12):
                     store.add_candidate(candidate.with_(device_key=of.key))
@@ -481,6 +554,12 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     assert "trained on" in run("db", "train", "--data", "one")[1]
     code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
     assert (code, H200.key in err) == (2, True)
+    code, _, err = run("db", "train", "--records", "records.jsonl.gz", "--records", "alike.jsonl.gz")
+    keys = ", ".join(sorted([H200.key, alike.key]))
+    assert (code, err) == (
+        2,
+        f"error: no --device is given; the records are of the devices {keys}: name one of them\n",
+    )
     both = ("--records", "records.jsonl.gz", "--records", "alike.jsonl.gz", "--device", H200.key, "--output", "m.gz")
     code, out, _ = run("db", "train", *both, "--json")
     assert (code, json.loads(out)["devices"]) == (0, {H200.key: len(PROBLEMS), alike.key: len(PROBLEMS)})

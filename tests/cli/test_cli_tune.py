@@ -19,7 +19,16 @@ from tirgemm.artifact import Trust, load
 from tirgemm.errors import Interrupted
 from tirgemm.events import Event, event_from_json
 from tirgemm.service import cli
-from tirgemm.timings import BaselineTime, NotTimed, SelectionReason, StreamTiming, Timing, Timings
+from tirgemm.timings import (
+    BaselineTime,
+    NotTimed,
+    SearchEnd,
+    SearchSummary,
+    SelectionReason,
+    StreamTiming,
+    Timing,
+    Timings,
+)
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning.tuned_kernel import TuneRequest
 from tirgemm.tuning.tuning_task import Control
@@ -68,16 +77,19 @@ def record(gemm: Gemm) -> KernelRecord:
 
 
 class FakeTune:
-    """Stands for ``tirgemm.tune``: tells EVENTS; is interrupted before the event of that number, where one is given."""
+    """Stands for ``tirgemm.tune``: tells EVENTS; is interrupted before the event of that number, where one is given.
+    ``ended``: how the search of the kernel did."""
 
     def __init__(self) -> None:
+        self.events = EVENTS
+        self.ended: SearchEnd | None = None
         self.request: Any = None
         self.keywords: dict[str, Any] = {}
         self.interrupted_at: int | None = None
 
     def __call__(self, request: TuneRequest, *, control: Control, **keywords: Any) -> Any:
         self.request, self.keywords = request, keywords
-        for number, event in enumerate(EVENTS):
+        for number, event in enumerate(self.events):
             if number == self.interrupted_at:
                 os.kill(os.getpid(), signal.SIGINT)
                 assert control.stop.wait(PATIENCE_S)
@@ -86,9 +98,9 @@ class FakeTune:
             assert control.on_event is not None
             control.on_event(event)
         data = certified(request.gemm, signer=keywords["signer"])
-        return SimpleNamespace(
-            record=record(request.gemm), package=data, save=lambda path: Path(path).write_bytes(data)
-        )
+        kernel = record(request.gemm)
+        kernel = replace(kernel, timings=replace(kernel.timings, search=SearchSummary(trials=4, ended=self.ended)))
+        return SimpleNamespace(record=kernel, package=data, save=lambda path: Path(path).write_bytes(data))
 
 
 @pytest.fixture
@@ -186,6 +198,24 @@ def test_an_interrupt_before_the_first_kernel_says_that_there_is_none(
 
 
 @pytest.mark.parametrize(
+    ("effort", "ended", "more"),
+    [
+        ("none", "trials", "a larger --effort"),
+        ("quick", "expected_gain", "a larger --effort"),
+        ("standard", "seconds", "more --seconds"),
+        ("standard", "trials", "more --trials"),
+    ],
+)
+def test_an_answer_from_the_database_says_what_goes_on_from_it(
+    fake: FakeTune, capsys: pytest.CaptureFixture[str], effort: str, ended: SearchEnd, more: str
+) -> None:
+    fake.events, fake.ended = EVENTS[-1:], ended
+    assert cli.main(["tune", SHAPE, "--data", "data", "--device", "cpu", "--effort", effort, "--trials", "20"]) == 0
+    said = capsys.readouterr().out
+    assert f"from the database: 4 trials on now; {more} or --retune go on from there\n" in said
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["0x1x1"], "gemm field m is 0"),
@@ -193,6 +223,7 @@ def test_an_interrupt_before_the_first_kernel_says_that_there_is_none(
         ([SHAPE, "--seconds", "-1"], "budget seconds is -1"),
         ([SHAPE, "--seed", "-1"], "--seed"),
         ([SHAPE, "-o", "absent/k.tirgemm"], "there is no folder absent; make it first"),
+        ([SHAPE, "-o", "."], "--output is ., which is a folder"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_made(

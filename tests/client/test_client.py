@@ -192,6 +192,15 @@ def test_a_job_is_followed_to_its_kernel(client: Client, fake: FakeService) -> N
     assert b'"seed":5' in request.content
 
 
+@pytest.mark.parametrize(
+    "seconds", [{"timeout": -1}, {"timeout": 0}, {"timeout": float("inf")}, {"timeout": "x"}, {"patience": -1}]
+)
+def test_seconds_that_nobody_can_wait_are_refused(tmp_path: Path, seconds: dict[str, Any]) -> None:
+    ((name, value),) = seconds.items()
+    with pytest.raises(InvalidRequest, match=f"{name} is {value!r}; it must be a number of seconds"):
+        Client(URL, cache_dir=tmp_path, **seconds)
+
+
 def test_progress_is_shown_on_request_beside_the_caller_s_own_handler(
     client: Client, fake: FakeService, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,11 @@ def test_every_phase_is_told_once_in_order_and_in_plain_words() -> None:
     ]
 
 
+def test_a_default_that_no_search_follows_is_not_told_as_the_best_of_a_search() -> None:
+    done = event_from_json("done", {"kernel": "1", "config": "x86(a=1)", "timings": {}})
+    assert told((*EVENTS[:5], done), seconds=0.1)[-1] == "done, best 12.00 us (1.00 x the default)"
+
+
 def test_a_phase_that_lasts_is_told_every_two_seconds_and_not_more_often() -> None:
     lines = told(EVENTS[:6] + EVENTS[6:12], seconds=1.0)
     assert lines[-2:] == [

@@ -34,7 +34,7 @@ def test_named_devices_have_the_published_rates_and_stable_keys(
 
 
 def test_unknown_architecture_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidDevice, match=r"sm_75.*sm_80, sm_86, sm_89, sm_90a"):
+    with pytest.raises(InvalidDevice, match=r"'sm_75' .*cpu, cuda, cuda:N, sm_80, sm_86, sm_89, sm_90a"):
         named_device("sm_75")
 
 

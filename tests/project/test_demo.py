@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.helpers.artifact_samples import CONFIG
 from tests.helpers.scripts import script
+from tirgemm.errors import DeviceUnavailable
 from tirgemm.hardware import named_device
 from tirgemm.timings import SelectionReason, Timings
 
@@ -48,3 +50,23 @@ def test_the_default_has_a_reason_and_another_kernel_none() -> None:
     timings = Timings({}, str(CONFIG), SelectionReason(REASON))
     assert why(SimpleNamespace(config=CONFIG, timings=timings)) == REASON
     assert why(SimpleNamespace(config=CONFIG, timings=replace(timings, default="sample(rows=9)"))) == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "line"),
+    [
+        (KeyboardInterrupt(), 130, "demo: interrupted; the next `make demo` goes on from what is in .demo\n"),
+        (DeviceUnavailable("no worker has it"), 1, "demo: no worker has it\n"),
+    ],
+)
+def test_what_ends_it_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ends: BaseException,
+    status: int,
+    line: str,
+) -> None:
+    demo = script("scripts/demo.py")
+    monkeypatch.setattr(demo, "demo_device", Mock(side_effect=ends))
+    assert demo.main() == status
+    assert capsys.readouterr().err == line

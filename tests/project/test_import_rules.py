@@ -4,6 +4,7 @@ be."""
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -343,6 +344,12 @@ def test_the_client_loads_nothing_heavy(statement: str) -> None:
     code = f"{statement}\nimport sys\nprint('loaded', *(n for n in {sorted(HEAVY - {'pydantic'})} if n in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "loaded"
+
+
+@pytest.mark.parametrize("package", ["tirgemm", "tirgemm.tuning_db"])
+def test_dir_lists_the_public_names_of_a_lazy_package_alone(package: str) -> None:
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
 
 
 def test_evidence_is_made_without_the_benchmarks_that_show_it() -> None:

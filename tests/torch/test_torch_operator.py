@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -188,6 +188,14 @@ def test_a_kernel_is_named_by_its_hash_so_that_a_kept_graph_cannot_meet_another(
     given, _ = tensors(plain)
     with pytest.raises(InvalidRequest, match="is registered with tirgemm::gemm"):
         torch.ops.tirgemm.gemm(given["a"], given["b"], None, None, "0" * 64, 1.0, 1.0)
+
+
+def test_what_is_no_loaded_kernel_is_refused() -> None:
+    from tirgemm.torch import matmul_op, register
+
+    for make in (matmul_op, register):
+        with pytest.raises(InvalidRequest, match=r"kernel is 'k.tirgemm'; give a loaded kernel, such as tirgemm\.load"):
+            make(cast(Any, "k.tirgemm"))
 
 
 def test_the_operator_agrees_with_numpy_on_shared_memory(plain: Kernel) -> None:

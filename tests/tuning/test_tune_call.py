@@ -169,6 +169,24 @@ def test_a_kernel_that_another_key_signed_is_built_here_again(tune: Tune) -> Non
     assert tune()[1] == ["done"]
 
 
+@pytest.mark.parametrize("lost", ["damaged", "deleted", "of another key"])
+def test_a_default_whose_artifact_cannot_be_loaded_is_built_again(home: Path, lost: str) -> None:
+    def default(signer: Signer | None = None) -> TunedKernel:
+        return tirgemm.tune(GEMM, "cpu", effort="none", signer=signer)
+
+    first = default(Signer.generate() if lost == "of another key" else None)
+    sha256 = first.artifact_sha256
+    blob = home / "data" / "tirgemm" / "blobs" / sha256[:2] / sha256[2:4] / sha256
+    data = blob.read_bytes()
+    if lost == "damaged":
+        blob.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    elif lost == "deleted":
+        blob.unlink()
+    again = default()
+    assert again.record.id != first.record.id
+    assert default().record == again.record, "what was built again is the answer"
+
+
 def test_folder_and_database_come_from_the_variables_that_the_command_line_reads(
     tune: Tune, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +206,20 @@ def test_a_folder_that_cannot_be_made_is_named(tune: Tune, home: Path, monkeypat
         tune()
     with pytest.raises(InvalidRequest, match=r"private key .*file/data/signing.key cannot be made.*TIRGEMM_DATA"):
         tune(store=None)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", True])
+def test_a_seed_that_draws_nothing_is_refused_before_anything_is_made(home: Path, seed: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"seed is {seed!r}; it must be an integer from 0"):
+        tirgemm.tune(GEMM, "cpu", seed=seed)
+    assert not (home / "data").exists()
+
+
+@pytest.mark.parametrize("as_type", [str, Path])
+def test_a_store_that_is_a_path_is_refused(home: Path, as_type: Callable[[str], Any]) -> None:
+    with pytest.raises(InvalidRequest, match="store is 'folder', a path; give a Store, or None"):
+        tirgemm.tune(GEMM, "cpu", store=as_type("folder"))
+    assert not (home / "data").exists()
 
 
 def test_what_no_family_writes_is_refused_before_anything_is_made() -> None:

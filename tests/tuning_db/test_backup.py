@@ -162,6 +162,8 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_touched(
     for folder in (tmp_path / "half", tmp_path / "nothing", tmp_path / "data"):
         with pytest.raises(InvalidRequest, match="no whole backup"):
             restore(folder, target)
+    with pytest.raises(InvalidRequest, match=r"database: backup\.json cannot be read: No such file or directory$"):
+        restore(tmp_path / "nothing", target)
     file = tmp_path / "backup" / "tirgemm.db"
     whole = file.read_bytes()
     # Rows that are lost, which only a check sees, and a page that cannot be read at all.

@@ -48,6 +48,14 @@ def deadline_of(wait: Wait) -> float:
     raise InvalidRequest(f"wait is {wait!r}; it must be True, a number of seconds, or 'fallback'")
 
 
+def check_seconds(name: str, value: float, *, positive: bool = False) -> None:
+    """Raise InvalidRequest unless ``value`` is a number of seconds: above 0 and finite where it is ``positive``."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not (0 < value < math.inf if positive else value >= 0):
+        limits = "above 0" if positive else "from 0"
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be a number of seconds {limits}")
+
+
 def device_name(device: Device | str | None) -> str:
     """What the service is asked for: the class of a device that is here, the name of one that is not."""
     if isinstance(device, str):

@@ -38,6 +38,8 @@ from tirgemm.errors import (
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _BAD_INPUT = (InvalidGemm, InvalidDevice, InvalidConfig, InvalidRequest, Unsupported, DoesNotFit, MissingExtra)
+# Of a path that was typed; programs that tirgemm starts are looked for before.
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 # What pydantic says, as the type of an error, of a value that is no number, not a whole one or out of its limits.
 _NUMBER_FAULTS = frozenset(
@@ -150,7 +152,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _failed("os_error", f"{where}{error.strerror or error}", FAILED)
+        status = BAD_INPUT if isinstance(error, _NOT_THERE) else FAILED
+        return _failed("os_error", f"{where}{error.strerror or error}", status)
     finally:
         CLIENT_LOG.removeHandler(_TELL)
         CLIENT_LOG.setLevel(logging.NOTSET)

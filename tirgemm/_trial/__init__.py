@@ -42,26 +42,27 @@ def run(
     *,
     m: int | None = None,
     given: dict[str, reference.Array] | None = None,
-    alpha: float = 1.0,
-    beta: float = 1.0,
+    alpha: float | None = None,
+    beta: float | None = None,
     seed: int = 0,
 ) -> Trial:
-    """Call ``kernel`` on ``given`` arrays and random ones for the rest. Raises InvalidRequest, CallError."""
+    """Call ``kernel`` on ``given`` arrays and random ones for the rest; a scalar that is not given is 1. Raises
+    InvalidRequest, CallError."""
     gemm = kernel.gemm
     rows = _rows(gemm, m, given or {})
+    scalars = _scalars(gemm, {"alpha": alpha, "beta": beta})
     operands = reference.random_operands(gemm, rows, seed)
     for name, values in (given or {}).items():
         operands[name] = _checked(gemm, name, values, rows)
+    wanted, bound = _expected(gemm, operands, scalars)
     place = _place(kernel)
     tensors = {name: place.put(reference.stored, operands[name], gemm, name, rows) for name in gemm.inputs}
-    scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
     out = place.put(reference.stored, np.full(reference.shape(gemm, "d", rows), np.nan, np.float32), gemm, "d", rows)
 
     def call() -> Any:
         return kernel(**tensors, **scalars, out=out)
 
     result = place.get(call())
-    wanted, bound = expected(gemm, operands, alpha, beta)
     return Trial(rows, result, reference.error_over_bound(result, wanted, bound), _median_us(call, place.wait))
 
 
@@ -80,13 +81,42 @@ def _rows(gemm: Gemm, m: int | None, given: dict[str, reference.Array]) -> int:
     return rows
 
 
+def _scalars(gemm: Gemm, given: dict[str, float | None]) -> dict[str, float]:
+    """The scalars that the kernel takes. Raises InvalidRequest where another one is given."""
+    for name, value in given.items():
+        if value is not None and name not in gemm.scalars:
+            raise InvalidRequest(f"{gemm} takes no {name}; {name} {value:g} was given")
+    return {name: 1.0 if (value := given[name]) is None else value for name in gemm.scalars}
+
+
+def _expected(
+    gemm: Gemm, operands: dict[str, reference.Array], scalars: dict[str, float]
+) -> tuple[reference.Array, reference.Array]:
+    """NumPy's result and the bound. Raises InvalidRequest where the result is not finite in its dtype."""
+    with np.errstate(all="ignore"):
+        wanted, bound = expected(gemm, operands, scalars.get("alpha", 1.0), scalars.get("beta", 1.0))
+    _finite("the result", wanted, reference.dtype_of(gemm, "d"))
+    return wanted, bound
+
+
+def _finite(what: str, values: reference.Array, dtype: str) -> reference.Array:
+    """``values`` rounded to ``dtype``. Raises InvalidRequest, which names the first that is infinite or no number."""
+    with np.errstate(all="ignore"):
+        rounded = reference.rounded(values, dtype)
+    wrong = np.argwhere(~(np.isfinite(values) & np.isfinite(rounded)))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        raise InvalidRequest(f"{what} has {values[place]:g} at {list(place)}, which is not finite in {dtype}")
+    return rounded
+
+
 def _checked(gemm: Gemm, name: str, values: reference.Array, m: int) -> reference.Array:
     wanted = reference.shape(gemm, name, m)
     if values.shape != wanted:
         raise InvalidRequest(f"array {name} has shape {values.shape}; {gemm} needs {wanted}")
     if values.dtype.kind not in "fiu":
         raise InvalidRequest(f"array {name} has dtype {values.dtype}; it must hold real numbers")
-    return reference.rounded(values.astype(np.float32), reference.dtype_of(gemm, name))
+    return _finite(f"array {name}", values, reference.dtype_of(gemm, name))
 
 
 def _median_us(call: Callable[[], Any], wait: Callable[[], None]) -> float:

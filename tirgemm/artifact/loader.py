@@ -13,7 +13,7 @@ from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package, read
 from tirgemm.artifact.trust import Trust
-from tirgemm.errors import IncompatibleArtifact
+from tirgemm.errors import IncompatibleArtifact, InvalidRequest
 
 # The launcher reads no larger number.
 _MOST_THREADS = 1 << 20
@@ -26,9 +26,9 @@ def load(
 
     The file is read once; what was verified is what runs, whatever happens to the file meanwhile. ``trust`` is the
     user's trust file by default. ``threads`` caps those of its calls on a CPU, by default the environment's
-    OMP_NUM_THREADS; 0: as many as this process may use. Raises UntrustedArtifact, CorruptArtifact, IncompatibleArtifact
-    where this machine cannot run it (``check_device=False`` leaves that to the call), MissingExtra without
-    apache-tvm-ffi.
+    OMP_NUM_THREADS; 0: as many as this process may use. Raises InvalidRequest for other ``threads``, UntrustedArtifact,
+    CorruptArtifact, IncompatibleArtifact where this machine cannot run it (``check_device=False`` leaves that to the
+    call), MissingExtra without apache-tvm-ffi.
     """
     return Kernel(*opened(artifact, trust, check_device=check_device, threads=threads))
 
@@ -37,6 +37,8 @@ def opened(
     artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True, threads: int | None = None
 ) -> tuple[Package, LoadedFunctions]:
     """What ``Kernel`` is made of: the verified package, and the launcher's functions for it."""
+    if threads is not None and (type(threads) is not int or not 0 <= threads <= _MOST_THREADS):
+        raise InvalidRequest(f"threads is {threads!r:.80}; it must be None or an integer from 0 to {_MOST_THREADS}")
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)

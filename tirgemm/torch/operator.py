@@ -8,21 +8,19 @@ refused while gradients are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tirgemm import expr
-from tirgemm.errors import CallError, CallTypeError
+from tirgemm.artifact import Kernel
+from tirgemm.errors import CallError, CallTypeError, InvalidRequest
 from tirgemm.expr import Dim
 from tirgemm.gemm import Gemm, Operand, Range
 from tirgemm.torch.kernel_table import TABLE, table_of
 from tirgemm.torch.operator_definition import define_operator
 from tirgemm.torch.problems import DTYPES
-
-if TYPE_CHECKING:
-    from tirgemm.artifact import Kernel
 
 MatmulOp: TypeAlias = "Callable[..., Tensor]"
 InputName: TypeAlias = 'Operand | Literal["bias"]'
@@ -34,8 +32,9 @@ def register(kernel: Kernel) -> str:
     """Make ``kernel`` callable by the operators and return the text that names it in ``tirgemm::gemm``: its SHA-256.
 
     ``linear``, ``matmul`` and ``routed`` use it for the calls that it serves; one for dependent launches ``linear``
-    alone, where that is asked for.
+    alone, where that is asked for. Raises InvalidRequest for what is no loaded kernel.
     """
+    _require_kernel(kernel)
     table_of(kernel.manifest.dependent_launch).add(kernel)
     return TABLE.name(kernel)
 
@@ -49,8 +48,10 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
     """``kernel`` as a function of tensors: ``f(a, b, c=None, bias=None, *, alpha=1.0, beta=1.0) -> Tensor``.
 
     a, b, c and bias have the shapes, dtypes and strides of the kernel's Gemm and lie on its device; C and bias are
-    given where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces.
+    given where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces. Raises
+    InvalidRequest for what is no loaded kernel.
     """
+    _require_kernel(kernel)
     name = TABLE.name(kernel)
 
     def gemm(
@@ -67,6 +68,11 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
 
     gemm.__doc__ = f"{kernel.gemm}"
     return gemm
+
+
+def _require_kernel(kernel: object) -> None:
+    if not isinstance(kernel, Kernel):
+        raise InvalidRequest(f"kernel is {kernel!r:.80}; give a loaded kernel, such as tirgemm.load of a file returns")
 
 
 def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float) -> Tensor:

@@ -11,7 +11,7 @@ from tirgemm.artifact import Package
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, InvalidConfig, MissingExtra, TirgemmError, Unsupported
-from tirgemm.families import Family, families, family_named, refusal, supporting
+from tirgemm.families import Family, family_named, refusal, supporting
 from tirgemm.families.base import Program
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.families.common.tracing import quick_tracing
@@ -109,9 +109,10 @@ def chosen(
     if base is not None:
         return with_knobs(writing(gemm, base.family, device), gemm, device, base, knobs)
     if family is None:
-        if knobs:
-            raise InvalidConfig(f"the knobs {knobs!r:.200} are of no family: name one of {', '.join(families())}")
         _require_gpu(device)
+        if knobs:
+            names = ", ".join(each.name for each in supporting(gemm, device))
+            raise InvalidConfig(f"the knobs {knobs!r:.200} are of no family: name it with --family, one of {names}")
         return ranked_defaults(supporting(gemm, device), gemm, device, regime)[0][1]
     writer = writing(gemm, family, device)
     return with_knobs(writer, gemm, device, writer.default(gemm, device, regime), knobs)

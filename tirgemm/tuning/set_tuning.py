@@ -65,7 +65,7 @@ def tuning_class(gemm: Gemm) -> type[Tuning]:
 def tuned_record(tuning: Tuning) -> KernelRecord:
     """The answer for a problem: the store's where its search covers the tuning's budget, else what the tuning finds
     now. Raises what ``Tuning.run`` raises."""
-    record = tuning.stored()
+    record = tuning.loadable()
     return record if record is not None and covers(record, tuning.budget) else tuning.run()
 
 

@@ -44,12 +44,12 @@ class Tuning(TuningTask):
     def fallback(self) -> KernelRecord:
         """The default, built, certified, timed and stored: the answer until the search has a better one.
 
-        A stored answer does, too, unless its artifact is lost. Where the best-predicted default does not build or is
+        A stored answer does, too, if its artifact can be loaded. Where the best-predicted default does not build or is
         wrong, the other families' defaults are tried in turn. In their place stands the best of shipped records of this
         device class, driver and TVM: a ``tuned`` kernel.
         """
-        known = self.stored()
-        if known is not None and self.is_ours(known.config) and self.store.has_blob(known.artifact_sha256):
+        known = self.loadable()
+        if known is not None and self.is_ours(known.config):
             return known
         self.require_present()
         self.workbench.warm()

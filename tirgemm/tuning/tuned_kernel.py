@@ -72,6 +72,8 @@ class TuneRequest:
             raise InvalidGemm(f"gemm is {gemm!r:.80}; give a tirgemm.Gemm, or its text such as '4096x4096x4096:f16:nt'")
         if budget is not None and not isinstance(budget, Budget):
             raise InvalidRequest(f"budget is {budget!r:.80}; give tirgemm.Budget(trials=..., seconds=...)")
+        if type(seed) is not int or seed < 0:
+            raise InvalidRequest(f"seed is {seed!r:.80}; it must be an integer from 0")
         spent = Budget.of(effort) if budget is None else budget
         if budget is not None and effort is not None:
             spent = Budget.of(effort, budget.trials, budget.seconds)

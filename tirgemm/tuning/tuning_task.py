@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tirgemm.config import Config
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, DeviceUnavailable, InvalidRequest
+from tirgemm.errors import ArtifactError, Cancelled, DeviceUnavailable, InvalidRequest, StoreError
 from tirgemm.events import Event, EventHandler, Phase, PhaseEntered, Standing
 from tirgemm.families import Family, family_named, refusal, supporting
 from tirgemm.gemm import Gemm, Regime, regime_named
@@ -139,6 +139,17 @@ class TuningTask:
     def stored(self) -> KernelRecord | None:
         """The kernel that is the answer so far."""
         return self.store.kernel(self.gemm, self.device.key, self.regime, other_devices=self.other_devices)
+
+    def loadable(self) -> KernelRecord | None:
+        """The kernel that is the answer so far, unless its artifact is lost, damaged or signed by another: then it is
+        to be built here again."""
+        known = self.stored()
+        if known is not None:
+            try:
+                self.evaluator.kernel_sha256(self.store.get_blob(known.artifact_sha256))
+            except (ArtifactError, StoreError):
+                return None
+        return known
 
     def recorded(self) -> list[Candidate]:
         return self.store.candidates(self.gemm, self.device.key, self.regime)

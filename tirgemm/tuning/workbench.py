@@ -92,7 +92,7 @@ class Workbench(Closing):
             if device.present
             else None
         )
-        store.put_device(device)
+        self._describe_device()
 
     def warm(self) -> None:
         """Start a build process and the measuring process in the background, each with its imports, so that the first
@@ -128,8 +128,14 @@ class Workbench(Closing):
         """This workbench, its processes and its key, with another store."""
         other = copy.copy(self)
         other.store, other.yardsticks = store, Yardsticks()
-        store.put_device(self.device)
+        other._describe_device()
         return other
+
+    def _describe_device(self) -> None:
+        """Store what the device is, to which records will refer; of one that is only named a kernel may be stored,
+        which brings it along."""
+        if self.device.present:
+            self.store.put_device(self.device)
 
     def ended(self, builds: Collection[Future[Binary]], timeout_s: float = 0.1) -> set[Future[Binary]]:
         """Those of ``builds`` that have ended, once one has or ``timeout_s`` is over."""

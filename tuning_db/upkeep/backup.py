@@ -105,7 +105,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"format {document['format']!r:.40}")
         if not isinstance(document["database"], bool):
             raise ValueError(f"database is {document['database']!r:.40}; it must be true or false")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except OSError as error:
+        raise InvalidRequest(
+            f"{folder} is no whole backup of a tuning database: {MANIFEST} cannot be read: {error.strerror}"
+        ) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidRequest(f"{folder} is no whole backup of a tuning database: {MANIFEST}: {error}") from error
     return dict(document)
 

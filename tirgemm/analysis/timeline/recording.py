@@ -231,7 +231,8 @@ class Recording:
             data = path.read_bytes()
             document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-            raise InvalidRequest(f"{path} cannot be read as a recording: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidRequest(f"{path} cannot be read as a recording: {reason}") from error
         try:
             return cls.from_json(document)
         except InvalidRequest as error:

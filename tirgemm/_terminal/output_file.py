@@ -1,0 +1,58 @@
+"""Files that commands write: refused ahead of the work where they cannot be written or hold another kernel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tirgemm.errors import ArtifactError, InvalidRequest
+
+if TYPE_CHECKING:
+    from tirgemm.artifact.manifest import Manifest
+    from tirgemm.artifact.package import Package
+
+
+def check_output(path: Path | None, option: str = "--output") -> None:
+    """Raise InvalidRequest unless ``path``, which ``option`` names, is None or can be written."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidRequest(f"{option} is {path}, which is a folder; name a file")
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"{option} is {path}, but there is no folder {path.parent}; make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidRequest(f"{option} is {path}, which this user cannot write; name another place")
+
+
+def write_artifact(package: Package, named: Path | None, default: Path) -> Path:
+    """Write a package to the file that the user ``named``, else to ``default``, and return which.
+
+    Raises InvalidRequest where ``default`` holds the kernel of another problem, device or regime.
+    """
+    if named is None:
+        held, new = _held(default), package.manifest
+        if held is not None and _what(held) != _what(new):
+            raise InvalidRequest(
+                f"{default} holds the kernel of {_what(held)}, not of {_what(new)}; name another file with --output"
+            )
+    path = named or default
+    path.write_bytes(package.data)
+    return path
+
+
+def _held(path: Path) -> Manifest | None:
+    """The manifest of the artifact at ``path``, whoever signed it; None where there is none."""
+    from tirgemm.artifact import Trust
+    from tirgemm.artifact.package import read, read_file, signing_key
+
+    try:
+        data = read_file(path)
+        return read(data, Trust.of(signing_key(data))).manifest
+    except (ArtifactError, InvalidRequest):
+        return None
+
+
+def _what(manifest: Manifest) -> str:
+    regime = f", {manifest.regime}" if manifest.regime else ""
+    return f"{manifest.gemm} on {manifest.device.key}{regime}"
