@@ -67,7 +67,7 @@ def test_a_body_that_is_not_json_is_400(shared: Service, body: bytes) -> None:
 def test_a_member_that_is_there_twice_is_400(shared: Service, body: bytes) -> None:
     for path in ("/v1/kernels", "/v1/batches"):
         answer = shared.http.post(path, content=body, headers={"Content-Type": "application/json"})
-        assert "twice" in check(answer, 400)["detail"]
+        assert "twice" in check(answer, 400, "invalid_json")["detail"]
     assert shared.queue.jobs() == []
 
 
@@ -213,6 +213,7 @@ def test_a_number_in_a_query_is_refused_with_its_limits(shared: Service, address
     [
         ("/v1/kernels", "after, device, gemm, limit, regime"),
         ("/v1/jobs", "after, device, gemm, limit, status"),
+        ("/kernels", "after, device, dtype, family, regime, role, shape, sort"),
         (f"/v1/kernels/{'0' * 16}/explain", "format"),
     ],
 )
