@@ -15,6 +15,8 @@ from typing import Any, Literal
 from tirgemm.errors import InvalidDevice
 
 Kind = Literal["cpu", "cuda"]
+_KEY = re.compile(r"(cpu:[a-z0-9.-]+(:[a-z0-9.-]+){3}|cuda:sm_\d+a?:[a-z0-9-]+:\d+(:\d+w)?)", re.ASCII)
+_PLACE = re.compile(r"cpu|cuda(:\d{1,4})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +149,13 @@ class Device:
             return cls(**fields | {"features": tuple(fields.get("features", ()))})
         except (TypeError, AttributeError) as error:
             raise InvalidDevice(f"{value!r:.200} does not describe a device: {error}") from error
+
+
+def is_device_key(text: str) -> bool:
+    """Whether ``text`` has the form of a device's key, whatever devices there are."""
+    return _KEY.fullmatch(text) is not None
+
+
+def is_device_place(text: str) -> bool:
+    """Whether ``text`` names a device by its place in a machine: ``cpu``, ``cuda`` or ``cuda:1``."""
+    return _PLACE.fullmatch(text) is not None

@@ -37,22 +37,29 @@ def dependent_file(data_dir: Path | None, kernel_sha256: str) -> Path:
     return _folder(data_dir) / "dependent_launch" / f"{kernel_sha256}.tirgemm"
 
 
-def open_database(data_dir: Path | None, url: str | None = None, limit_s: float | None = None) -> Database:
+def open_database(
+    data_dir: Path | None, url: str | None = None, limit_s: float | None = None, *, to_read: bool = False
+) -> Database:
     """The database at ``url``, by default the SQLite file of the data folder, with the folder's blobs; made where
-    absent. ``limit_s`` ends the wait for an answer of a database server."""
+    absent. ``limit_s`` ends the wait for an answer of a database server; ``to_read`` opens a file that cannot be
+    written, too."""
     from tirgemm.tuning_db import Database
 
-    return Database.embedded(_folder(data_dir)) if url is None else Database(url, _folder(data_dir), limit_s)
+    folder = _folder(data_dir)
+    if url is None:
+        return Database.embedded(folder, to_read=to_read)
+    return Database(url, folder, limit_s, to_read=to_read)
 
 
 @contextmanager
 def existing_database(data_dir: Path | None, url: str | None = None, *, or_give: str = "") -> Iterator[Database]:
-    """The database of ``open_database``, which must be there: looking into a folder must not make one.
+    """The database of ``open_database``, which must be there: looking into a folder must not make one. Where it cannot
+    be written it can be read.
 
     ``or_give`` is what the caller takes in place of a folder, for the InvalidRequest.
     """
     require_database(data_dir, url, f"give its folder with --data{f', or {or_give}' if or_give else ''}")
-    with open_database(data_dir, url) as database:
+    with open_database(data_dir, url, to_read=True) as database:
         yield database
 
 
@@ -77,12 +84,12 @@ def require_database(data_dir: Path | None, url: str | None, advice: str) -> Non
 
 
 @contextmanager
-def open_store(data_dir: Path | None, url: str | None = None) -> Iterator[LayeredStore]:
-    """The store on the database (at ``url``, by default the folder's own) and the blobs of a data folder, with
-    the shipped records beneath."""
+def open_store(data_dir: Path | None, url: str | None = None, *, to_read: bool = False) -> Iterator[LayeredStore]:
+    """The store on the database of ``open_database`` and the blobs of a data folder, with the shipped records
+    beneath."""
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
-    with open_database(data_dir, url) as database:
+    with open_database(data_dir, url, to_read=to_read) as database:
         yield LayeredStore(database)
 
 

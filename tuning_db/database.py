@@ -34,6 +34,7 @@ from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.models import Base
+from tirgemm.tuning_db.sqlite_file import can_write, reading_uri
 from tirgemm.tuning_db.table_list import keep_table_list
 from tirgemm.tuning_db.times import Clock
 
@@ -50,16 +51,26 @@ class Database(Closing):
 
     ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
     or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen; an ``embedded``
-    file is the data folder's own, which its service repairs. Raises SchemaTooNew for the database of a newer tirgemm,
-    before anything is written, StoreError where it cannot be opened, and MissingExtra where the driver is not
-    installed.
+    file is the data folder's own, which its service repairs. ``to_read`` opens a file that cannot be written, too:
+    ``write`` raises StoreUnavailable then. Raises SchemaTooNew for the database of a newer tirgemm, before anything is
+    written, StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
     """
 
-    def __init__(self, url: str, data_dir: Path, limit_s: float | None = None, *, embedded: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        data_dir: Path,
+        limit_s: float | None = None,
+        *,
+        embedded: bool = False,
+        to_read: bool = False,
+    ) -> None:
         self.url = _parse(url)
         self._is_embedded = embedded
         self.data_dir = Path(data_dir)
-        make_folder(self.data_dir)
+        self.read_only = to_read and not self.writable and self._file.is_file()
+        if not (to_read and self.data_dir.is_dir()):
+            make_folder(self.data_dir)
         self.engine = self._connect(limit_s)
         self._readers: list[sqlite3.Connection] = []
         self.on_kernels_changed: Callable[[], None] = lambda: None
@@ -69,7 +80,10 @@ class Database(Closing):
         self._writer = self.engine.execution_options(tirgemm_write=True)
         try:
             with self.translating():
-                schema.upgrade(self.engine, self.place)
+                if self.read_only:
+                    schema.require_current(self.engine, self.place)
+                else:
+                    schema.upgrade(self.engine, self.place)
             self.keep_table_list()
             self.blobs = BlobStore(self.data_dir / "blobs")
         except BaseException:
@@ -77,10 +91,11 @@ class Database(Closing):
             raise
 
     @classmethod
-    def embedded(cls, data_dir: Path) -> Database:
+    def embedded(cls, data_dir: Path, *, to_read: bool = False) -> Database:
         """The SQLite database and the blobs of one folder, made where absent."""
         folder = Path(data_dir).absolute()
-        return cls(URL.create("sqlite", database=str(folder / DATABASE)).render_as_string(), folder, embedded=True)
+        url = URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()
+        return cls(url, folder, embedded=True, to_read=to_read)
 
     @property
     def place(self) -> str:
@@ -130,12 +145,15 @@ class Database(Closing):
     @property
     def writable(self) -> bool:
         """Whether the file and its folder may be written, as far as they say; of PostgreSQL always true."""
-        path = Path(self.url.database or "")
-        return not self.is_sqlite or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK))
+        return not self.is_sqlite or can_write(self._file)
 
     @property
     def is_sqlite(self) -> bool:
         return self.url.get_backend_name() == "sqlite"
+
+    @property
+    def _file(self) -> Path:
+        return Path(self.url.database or "")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -146,6 +164,8 @@ class Database(Closing):
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that writes, committed at the end; on SQLite it is the only one from its first moment."""
+        if self.read_only:
+            raise _unwritable(self.place, "read-only here")
         with self.translating(), self._writer.connect() as connection:
             with connection.begin():
                 connection.info.pop(KERNELS_CHANGED, None)
@@ -212,7 +232,13 @@ class Database(Closing):
         event.listen(engine, "begin", _begin_sqlite)
         event.listen(engine, "connect", self._note_whether_writable)
         event.listen(engine, "checkin", _drop_read_only)
+        if self.read_only:
+            event.listen(engine, "do_connect", self._name_to_read)
         return engine
+
+    def _name_to_read(self, _dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+        arguments[:] = [reading_uri(self._file)]
+        options["uri"] = True
 
     def _note_whether_writable(self, _connection: Any, record: ConnectionPoolEntry) -> None:
         record.info["read_only"] = not self.writable
@@ -262,7 +288,7 @@ def _translate(error: Exception, place: str) -> StoreError:
     if "disk is full" in words or "No space left" in words:
         return StorageFull(f"database {place}: no space is left on its disk; free some, then repeat")
     if "readonly" in words or "read-only" in words:
-        return StoreUnavailable(f"database {place} cannot be written ({words}); give a folder that this user can write")
+        return _unwritable(place, words)
     if "disk I/O error" in words:
         return StoreUnavailable(f"database {place} cannot be read or written ({words}); repeat when its disk works")
     if "unable to open database file" in words:
@@ -280,6 +306,10 @@ def _translate(error: Exception, place: str) -> StoreError:
             f"database {place} was busy for more than {BUSY_SECONDS} s ({words}); repeat when other writers are done"
         )
     return StoreError(f"database {place}: {words}")
+
+
+def _unwritable(place: str, reason: str) -> StoreUnavailable:
+    return StoreUnavailable(f"database {place} cannot be written ({reason}); give a folder that this user can write")
 
 
 def _parse(url: str) -> URL:

@@ -59,7 +59,7 @@ class LocalKernels(MakesInBackground):
         """The stored answer: the pinned kernel, else the newest tuned, else the newest default. No database is made."""
         if self.url is None and not data_folder.database_file(self.data_dir).is_file():
             return None
-        with data_folder.open_store(self.data_dir, self.url) as store:
+        with data_folder.open_store(self.data_dir, self.url, to_read=True) as store:
             record = store.kernel(gemm, device.key, self.regime)
             if record is None:
                 return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from tirgemm.errors import DamagedDatabase, SchemaTooNew, StoreError
+from tirgemm.errors import DamagedDatabase, SchemaTooNew, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -59,6 +59,17 @@ def upgrade(engine: Engine, place: str) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
             if _checked(connection, place) != HEAD:
                 _run(connection)
+
+
+def require_current(engine: Engine, place: str) -> None:
+    """Raise StoreUnavailable for a database of an older schema, which cannot be written, and SchemaTooNew."""
+    with engine.begin() as connection:
+        revision = _checked(connection, place)
+    if revision != HEAD:
+        raise StoreUnavailable(
+            f"database {place} has schema {revision!r} and cannot be written to be brought to {HEAD!r}; copy its "
+            f"folder to where this user can write"
+        )
 
 
 def alembic_config(connection: Connection | None = None) -> Config:

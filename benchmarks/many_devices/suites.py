@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.many_devices.measure import ROOT, same_devices
+from tirgemm.bench.effort_answers import VARIANTS
 from tirgemm.bench.results import ResultsFile, load
 from tirgemm.bench.suite_file import Suite
-from tirgemm.bench.suite_run import VARIANTS
 from tirgemm.bench.suites import suite_named
 from tirgemm.errors import ServiceError
 from tirgemm.gemm import Gemm

@@ -83,6 +83,7 @@ def bench(
 
     zero_shot, quick and standard are what a user without any records gets by that effort: this database is not asked.
     """
+    from tirgemm.bench.effort_answers import require_variants
     from tirgemm.bench.results import ResultsFile, device_folder, environment
     from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
@@ -95,6 +96,7 @@ def bench(
     folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)
     names = names_of(variants)
+    require_variants(names, clock=clock)
     asked = None if baselines is None else names_of(baselines)
 
     def work(suite: Suite, regime: Regime) -> Work:
@@ -107,8 +109,8 @@ def bench(
     with (
         open_store(data, db) as store,
         Workbench(target, store, signer(data), lock_dir=lock_dir) as workbench,
-        Progress(*columns, console=console.err, disable=as_json and not console.err.is_terminal) as progress,
     ):
+        progress = Progress(*columns, console=console.err, disable=as_json and not console.err.is_terminal)
         total = len(names) * sum(len(work.suite.gemms) for work in works)
         task = progress.add_task(f"{', '.join(suite.name for suite in shapes)}; {regime}; {target.model}", total=total)
 
@@ -131,7 +133,8 @@ def bench(
             on_shape=teller.on_shape,
         )
         runner = Bench(workbench, options)
-        left = runner.run(works, names, on_row, limit_s=limit)
+        with progress:
+            left = runner.run(works, names, on_row, limit_s=limit)
     files = [_summary(work.file) for work in works]
     document: dict[str, Any] = {"files": files, "left": left}
 

@@ -217,7 +217,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
             f"there is no kernel {kernel!r:.80}: {database_file(places.data)} is not there; name --data or --db"
         )
     key = database_file(places.data).with_name(SIGNING_KEY)
-    with open_store(places.data, places.db) as store:
+    with open_store(places.data, places.db, to_read=True) as store:
         record = find_kernel(store, kernel)
         if record.device.kind != "cuda":
             raise Unsupported(
@@ -250,7 +250,7 @@ def _config(
     time: MeasuredTime | None = None
     rates: dict[str, MeasuredRate] = {}
     if places.has_store:
-        with open_store(places.data, places.db) as store:
+        with open_store(places.data, places.db, to_read=True) as store:
             time = config_time(store, gemm, config, device, regime) if not wanted.m else None
             rates = of_store(store, device)
     if places.measured is not None:

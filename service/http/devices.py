@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tirgemm.device import Device
+from tirgemm.device import Device, is_device_key, is_device_place
 from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.service.http.problems import Problem
-
-_KEY = re.compile(r"(cpu:[a-z0-9.-]+(:[a-z0-9.-]+){3}|cuda:sm_\d+a?:[a-z0-9-]+:\d+(:\d+w)?)", re.ASCII)
-_PLACE = re.compile(r"cpu|cuda(:\d{1,4})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,9 @@ def resolve(name: str | None, devices: Iterable[Device]) -> Target:
         raise InvalidDevice(f"device {name!r} means several devices of the workers; give one of the keys {keys}")
     if matching:
         return Target(matching[0].key, matching[0], True)
-    if _KEY.fullmatch(name):
+    if is_device_key(name):
         return Target(name, _named_classes().get(name), False)
-    if _PLACE.fullmatch(name):
+    if is_device_place(name):
         raise unavailable(f"device {name!r} is with no live worker;", classes.values())
     device = named_device(name)
     return Target(device.key, device, False)

@@ -138,7 +138,7 @@ def _refuse_key_in_url(query: bytes) -> None:
     """Addresses are logged, cached and passed on: a key in one is not taken, valid or not."""
     if holds_key(query):
         detail = (
-            "an address is kept by logs and histories, so a key does not belong into it; send it as `Authorization: "
+            "an address is kept by logs and histories, so a key does not belong in it; send it as `Authorization: "
             "Bearer KEY` or by the form at /login, and revoke this one"
         )
         raise Problem(400, detail, "key_in_url")

@@ -157,7 +157,8 @@ def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in members:
         if name in made:
-            raise Problem(400, f"the body is not JSON that can be read in one way: {name[:80]!r} is twice in an object")
+            detail = f"the body is not JSON that can be read in one way: {name[:80]!r} is twice in an object"
+            raise Problem(400, detail, "invalid_json")
         made[name] = value
     return made
 

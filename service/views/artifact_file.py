@@ -57,7 +57,7 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
         opened = _opened(read_file(path), trust, text)
         if not has_store:
             return opened
-        with open_store(data, db) as store:
+        with open_store(data, db, to_read=True) as store:
             return _known_to(store, opened, None)
     if not _ID.fullmatch(text):
         raise InvalidRequest(f"{text!r:.200} is neither a file nor the id of a kernel, 6 hexadecimal digits or more")
@@ -67,7 +67,7 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
         )
     from tirgemm.service.views.kernel_refs import find_kernel
 
-    with open_store(data, db) as store:
+    with open_store(data, db, to_read=True) as store:
         return open_kernel(store, find_kernel(store, text), trust)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from tirgemm.device import Device
+from tirgemm.device import Device, is_device_key, is_device_place
+from tirgemm.errors import InvalidDevice
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.status import Role
@@ -76,11 +77,17 @@ def known_devices(database: Database) -> list[Device]:
         return [Device.from_json(description) for description in descriptions]
 
 
-def device_keys(database: Database, name: str) -> list[str]:
-    """The keys of every known device that ``name`` (a key, or a name such as ``cpu`` or ``sm_90a``) can mean."""
-    known = [*known_devices(database), *(named_device(arch) for arch in ARCHITECTURES)]
-    # Every database takes it: PostgreSQL refuses NUL, which no key holds.
-    return sorted({device.key for device in known if name in device.names} | {name.replace("\0", "")})
+def device_keys(database: Database, name: str, described: Iterable[Device] = ()) -> list[str]:
+    """The keys of every device, known or ``described``, that ``name`` (a key, or a name such as ``cpu`` or ``sm_90a``)
+    can mean. Raises InvalidDevice for what no device can be called."""
+    devices = [*known_devices(database), *described, *(named_device(arch) for arch in ARCHITECTURES)]
+    keys = {device.key for device in devices if name in device.names}
+    if is_device_key(name):
+        keys.add(name)
+    elif not keys and not is_device_place(name):
+        names = ", ".join(("cpu", "cuda", "cuda:N", *sorted({device.arch for device in devices})))
+        raise InvalidDevice(f"device {name!r:.80} is unknown; a device is a key, or one of the names {names}")
+    return sorted(keys)
 
 
 def trials_recorded(store: Store, gemm: Gemm, device_key: str, regime: Regime) -> int:

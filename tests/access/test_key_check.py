@@ -189,6 +189,7 @@ def test_a_database_that_does_not_answer_lets_nobody_in(guarded: Guarded, monkey
 def test_a_key_in_the_address_is_refused_and_not_repeated(guarded: Guarded, query: str) -> None:
     _, secret = guarded.key("admin")
     answer = guarded.ask("GET", f"/v1/kernels?{query.replace('SECRET', secret)}", secret)
+    assert "does not belong in it" in refused(answer, 400, "key_in_url")
     assert "revoke" in refused(answer, 400, "key_in_url")
     assert secret not in answer.text
 

@@ -567,6 +567,11 @@ def test_the_command_says_what_is_wrong_with_what_it_was_given(
         (["absent.json"], "is not a suite"),
         (["x86", "--trials", "0"], "budget trials is 0"),
         (["x86", "--device", "abacus"], "device 'abacus' is unknown"),
+        (["x86", "--device", "cpu", "--variants", "fast"], "variant 'fast' is unknown; variants are default, "),
+        (["x86", "--device", "cpu", "--baselines", "fast"], "baseline 'fast' cannot be measured on cpu here"),
+        (["x86", "--device", "cpu", "--races", "2", "--family", "fast"], "'fast'"),
     ):
         assert cli.main(["bench", *arguments, "--data", str(tmp_path / "data")]) == 2
-        assert says in capsys.readouterr().err.replace("\n", " ")
+        error = capsys.readouterr().err.replace("\n", " ")
+        assert says in error
+        assert error.startswith("error: "), "no bar of what was never begun"

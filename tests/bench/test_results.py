@@ -312,10 +312,20 @@ def test_every_suite_can_be_read_and_names_its_source() -> None:
     )
 
 
-def test_a_suite_that_is_none_is_refused(tmp_path: Path) -> None:
-    for text in ("{}", "[]", "nothing", '{"name": "x", "source": "y", "gemms": 3}'):
+def test_a_suite_that_is_none_is_refused_by_the_member_that_is_wrong(tmp_path: Path) -> None:
+    whole = {"name": "x", "source": "y", "gemms": ["5x3x7"]}
+    for text, words in (
+        ("{}", "it has no member 'name'"),
+        ("[]", r"it is \[\]"),
+        ("nothing", "Expecting value"),
+        ("[" * 99_999, "recursion"),
+        (json.dumps({"name": "x", "gemms": []}), "it has no member 'source'"),
+        (json.dumps(whole | {"name": 7}), "name is 7; it must be a text"),
+        (json.dumps(whole | {"gemms": 3}), "gemms is 3; it must be a list"),
+        (json.dumps(whole | {"gemms": "5x3x7"}), "gemms is '5x3x7'; it must be a list"),
+    ):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(InvalidRequest, match="is not a suite"):
+        with pytest.raises(InvalidRequest, match=rf"bad\.json is not a suite \(an object with .*: .*{words}"):
             Suite.read(tmp_path / "bad.json")
     with pytest.raises(InvalidRequest, match="is not a suite"):
         Suite.read(tmp_path / "absent.json")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import typer
 
+from tests.contract.storage.databases import candidate, kernel, read_only
 from tests.helpers.artifact_samples import (
     ROWS,
     SIGNER,
@@ -510,6 +511,28 @@ def test_a_device_that_nothing_was_recorded_of_is_none_of_the_database(run: Run)
     assert json.loads(run("db", "info", "--data", "one", "--json")[1])["devices"] == []
     code, _, err = run("db", "train", "--data", "one")
     assert (code, err) == (2, "error: the records are of no device; measure something first\n")
+
+
+def test_a_data_folder_that_cannot_be_written_is_read_by_the_commands_that_only_read(run: Run, home: Path) -> None:
+    from tirgemm.tuning_db import Database, SqlStore
+
+    (home / "one").mkdir()
+    with Database.embedded(home / "one") as database:
+        store = SqlStore(database)
+        store.add_candidate(candidate(1))
+        kernel_id = store.put_kernel(kernel(artifact_sha256=store.put_blob(b"artifact"), artifact_bytes=8)).id
+    with read_only(home / "one"):
+        assert kernel_id in run("kernels", "list", "--data", "one")[1]
+        assert "1 measured" in run("candidates", str(candidate(1).gemm), "--data", "one")[1]
+        assert "blobs: 1" in run("db", "info", "--data", "one")[1]
+        assert run("db", "check", "--data", "one")[0] == 0
+        assert "1 kernel" in run("db", "export", "--artifacts", "records.jsonl", "--data", "one")[1]
+        assert "1 blobs" in run("db", "backup", "backup", "--data", "one")[1]
+        _, _, err = run("show", kernel_id, "--data", "one")
+        assert f"kernel {kernel_id}: the file is damaged" in err, err
+        for command in (("kernels", "pin", kernel_id), ("db", "prune", "--older-than", "1s")):
+            code, _, err = run(*command, "--data", "one")
+            assert (code, "cannot be written" in err) == (1, True), command
 
 
 def test_records_are_collected_without_a_kernel(run: Run) -> None:

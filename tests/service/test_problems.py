@@ -67,7 +67,7 @@ def test_a_body_that_is_not_json_is_400(shared: Service, body: bytes) -> None:
 def test_a_member_that_is_there_twice_is_400(shared: Service, body: bytes) -> None:
     for path in ("/v1/kernels", "/v1/batches"):
         answer = shared.http.post(path, content=body, headers={"Content-Type": "application/json"})
-        assert "twice" in check(answer, 400)["detail"]
+        assert "twice" in check(answer, 400, "invalid_json")["detail"]
     assert shared.queue.jobs() == []
 
 
@@ -213,6 +213,7 @@ def test_a_number_in_a_query_is_refused_with_its_limits(shared: Service, address
     [
         ("/v1/kernels", "after, device, gemm, limit, regime"),
         ("/v1/jobs", "after, device, gemm, limit, status"),
+        ("/kernels", "after, device, dtype, family, regime, role, shape, sort"),
         (f"/v1/kernels/{'0' * 16}/explain", "format"),
     ],
 )
@@ -224,6 +225,24 @@ def test_a_filter_that_does_not_exist_is_refused_and_those_that_do_are_named(
     assert body["detail"].endswith(f"it takes {known}")
     assert body["errors"] == [{"field": "query.statuz", "message": "no such parameter"}]
     check(shared.http.get(path, params={"limit" if "explain" not in path else "format": "x"}), 422)
+
+
+@pytest.mark.parametrize("path", ["/v1/kernels", "/v1/jobs", "/kernels", "/jobs", "/spaces"])
+@pytest.mark.parametrize("device", ["foo", "sm_91", "CPU", "cuda:", "cuda:sm_90a:nvidia-h200", "cpu\0"])
+def test_a_filter_by_a_device_that_cannot_be_is_refused(shared: Service, path: str, device: str) -> None:
+    detail = check(shared.http.get(path, params={"device": device}), 422, "invalid_device")["detail"]
+    assert detail.startswith(
+        f"device {device!r} is unknown; a device is a key, or one of the names cpu, cuda, cuda:N, "
+    )
+    assert "sm_90a" in detail
+
+
+@pytest.mark.parametrize("path", ["/v1/kernels", "/v1/jobs", "/kernels", "/jobs", "/spaces"])
+@pytest.mark.parametrize(
+    "device", ["cpu", "cuda", "cuda:7", "sm_89", "cuda:sm_120:a-card:3:450w", "cpu:aarch64:a:2:0f"]
+)
+def test_a_filter_by_a_device_that_nothing_is_stored_for_is_taken(shared: Service, path: str, device: str) -> None:
+    assert shared.http.get(path, params={"device": device}, headers={"Accept": "application/json"}).status_code == 200
 
 
 @pytest.mark.parametrize(

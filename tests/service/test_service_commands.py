@@ -204,6 +204,8 @@ def test_kernels_are_listed_in_80_columns_and_filtered(service: Service, run: Ru
         code, out, _ = run("kernels", "list", *place, "--json", *options)
         assert (code, [kernel["id"] for kernel in json.loads(out)["kernels"]]) == (0, ids), options
     assert run("kernels", "list", *place, "--regime", "fast")[0] == 2
+    code, _, err = run("kernels", "list", *place, "--device", "sm90")
+    assert (code, "device 'sm90' is unknown" in err, "cuda:N" in err) == (2, True, True)
 
 
 def test_a_portable_kernel_is_marked_in_the_list_and_where_it_is_shown(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.storage.databases import candidate, config, kernel
+from tests.contract.storage.databases import candidate, config, kernel, read_only
 from tests.helpers.command_line import own_folders, runner
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer
@@ -66,6 +66,18 @@ def test_a_backup_holds_one_state_although_somebody_writes(tmp_path: Path) -> No
             counts.append(len(SqlStore(database).history(candidate(1).device_key, "sustained")))
     assert counts == sorted(counts)
     assert counts[0] >= 1
+
+
+def test_a_folder_on_a_read_only_disk_is_backed_up_and_a_backup_on_one_is_restored(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "backup"
+    sha256 = filled(data)
+    with read_only(data), Database.embedded(data, to_read=True) as database:
+        assert backup(database, copy, with_key=True).blobs == 1
+    with read_only(copy):
+        assert restore(copy, tmp_path / "new").signing_key
+    with Database.embedded(tmp_path / "new") as database:
+        assert database.blobs.get(sha256) == b"artifact"
+        assert len(SqlStore(database).candidates(candidate(1).gemm, candidate(1).device_key, "sustained")) == 1
 
 
 def test_a_lost_artifact_is_told_and_the_rest_is_backed_up(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from tests.contract.storage.databases import unwritable
+from tests.contract.storage.databases import read_only, unwritable
 from tests.waiting import PATIENCE_S
 from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
@@ -37,25 +37,6 @@ def set_version(folder: Path, value: str) -> None:
     with sqlite3.connect(folder / DATABASE) as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (value,))
     connection.close()
-
-
-@pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder that even this user cannot write."""
-    folder = tmp_path / "sealed"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        folder.chmod(0o555)
-        yield folder
-        folder.chmod(0o755)
-        return
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"root can write everywhere and may not mount here: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("name", ["data", "a folder, with 100% odd #name?é"])
@@ -139,12 +120,56 @@ def test_a_database_damaged_in_the_middle_is_an_error_and_no_crash(tmp_path: Pat
         SqlStore(database).history(DEVICE.key, "sustained")
 
 
-def test_a_folder_that_cannot_be_written_is_refused(read_only: Path) -> None:
-    with pytest.raises(StoreError, match=r"sealed.*user can write"):
-        Database.embedded(read_only)
-    with pytest.raises(StoreError, match=r"inside.*user can write"):
-        Database.embedded(read_only / "inside")
-    assert list(read_only.iterdir()) == []
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    sealed = tmp_path / "sealed"
+    sealed.mkdir()
+    with read_only(sealed):
+        with pytest.raises(StoreError, match=r"sealed.*user can write"):
+            Database.embedded(sealed)
+        with pytest.raises(StoreError, match=r"inside.*user can write"):
+            Database.embedded(sealed / "inside")
+        assert list(sealed.iterdir()) == []
+
+
+def test_a_database_that_cannot_be_written_is_read_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "an odd #folder?%20"
+    with Database.embedded(folder) as database:
+        SqlStore(database).put_device(DEVICE)
+        sha256 = database.blobs.put(b"kept")
+    before = contents(folder)
+    with read_only(folder):
+        with pytest.raises(StoreError, match=r"odd.*user can write"):
+            Database.embedded(folder)
+        with Database.embedded(folder, to_read=True) as database:
+            assert SqlStore(database).device(DEVICE.key) == DEVICE
+            assert database.blobs.get(sha256) == b"kept"
+            with pytest.raises(StoreUnavailable, match=r"cannot be written .read-only here.*user can write"):
+                SqlStore(database).put_device(DEVICE.with_(model="Another"))
+    assert contents(folder) == before
+    with Database.embedded(folder, to_read=True) as database:
+        SqlStore(database).put_device(DEVICE.with_(model="Another"))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_log_that_a_kill_left_is_read_by_its_index_and_refused_without(tmp_path: Path, has_index: bool) -> None:
+    folder = tmp_path / "killed"
+    with Database.embedded(tmp_path / "data") as database:
+        SqlStore(database).put_device(DEVICE)  # into the log, which the last to close it writes back
+        shutil.copytree(tmp_path / "data", folder)
+    if not has_index:
+        (folder / f"{DATABASE}-shm").unlink()
+    with read_only(folder), ExitStack() as stack:
+        if not has_index:
+            stack.enter_context(pytest.raises(StoreUnavailable, match=rf"killed.*{DATABASE}-wal.*copy its folder"))
+        with Database.embedded(folder, to_read=True) as database:
+            assert SqlStore(database).device(DEVICE.key) == DEVICE
+
+
+def test_a_database_of_an_older_schema_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    Database.embedded(tmp_path / "data").close()
+    set_version(tmp_path / "data", "0013")
+    with read_only(tmp_path / "data"), pytest.raises(StoreUnavailable, match=r"'0013'.*'0014'; copy its folder"):
+        Database.embedded(tmp_path / "data", to_read=True)
 
 
 def test_a_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tirgemm.bench.contest import Entrant
+from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records.memory_store import MemoryStore
@@ -22,6 +23,8 @@ AGAIN = "standard_again"
 # The variants of a results file that are what an effort gives.
 EFFORTS = {"zero_shot": Effort.NONE, "quick": Effort.QUICK, "standard": Effort.STANDARD, AGAIN: Effort.STANDARD}
 
+VARIANTS = ("default", *EFFORTS, "tuned")
+
 MakeTuning = Callable[["Workbench", Budget | None], Tuning]
 
 
@@ -31,6 +34,14 @@ class EffortAnswer:
 
     entrant: Entrant
     seconds: float | None = None
+
+
+def require_variants(names: Collection[str], *, clock: bool) -> None:
+    """Raise InvalidRequest for a variant that there is not, and for one that lacks what it is compared with."""
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise InvalidRequest(f"variant {unknown[0]!r} is unknown; variants are {', '.join(VARIANTS)}")
+    if AGAIN in names and ("standard" not in names or clock):
+        raise InvalidRequest(f"variant {AGAIN!r} is compared with 'standard': ask for both, and without --clock")
 
 
 def fresh_tuning(variants: Iterable[str], workbench: Workbench, tuning: MakeTuning) -> Tuning | None:

@@ -24,9 +24,16 @@ class Suite:
     @classmethod
     def read(cls, path: Path) -> Suite:
         """The suite of a JSON file. Raises InvalidRequest, and InvalidGemm for a shape that cannot be."""
+        form = f"{path} is not a suite (an object with name, source and gemms)"
         try:
             value = json.loads(read_regular(path, MAX_FILE_BYTES))
-            name, source, gemms = str(value["name"]), str(value["source"]), list(value["gemms"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(f"{path} is not a suite (an object with name, source and gemms): {error}") from error
-        return cls(name, source, tuple(Gemm.parse(text) for text in gemms))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"{form}: {error}") from error
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"{form}: it is {value!r:.80}")
+        for member, kind, meaning in (("name", str, "a text"), ("source", str, "a text"), ("gemms", list, "a list")):
+            if member not in value:
+                raise InvalidRequest(f"{form}: it has no member {member!r}")
+            if not isinstance(value[member], kind):
+                raise InvalidRequest(f"{form}: {member} is {value[member]!r:.80}; it must be {meaning}")
+        return cls(value["name"], value["source"], tuple(Gemm.parse(text) for text in value["gemms"]))

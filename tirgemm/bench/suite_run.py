@@ -19,13 +19,14 @@ from tirgemm.artifact import Trust
 from tirgemm.bench import results
 from tirgemm.bench.contest import Contest, Entrant, chosen_baselines, failed_row
 from tirgemm.bench.effort_answers import (
-    AGAIN,
     EFFORTS,
+    VARIANTS,
     EffortAnswer,
     MakeTuning,
     chosen_answers,
     clocked_answers,
     fresh_tuning,
+    require_variants,
 )
 from tirgemm.bench.results import ResultsFile, Row
 from tirgemm.bench.suite_file import Suite
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from tirgemm.tuning.measure import Measurer
     from tirgemm.tuning.workbench import Workbench
 
-VARIANTS = ("default", *EFFORTS, "tuned")
 SECONDS = 1.0
 # Of the recorded configs so many run again beside the default; the fastest of them all is the tuned one.
 FINALISTS = 2
@@ -166,10 +166,7 @@ class Bench:
         ``on_row(row, kept)`` sees every row; each is saved at once.
         """
         chosen = tuple(variants)
-        if unknown := [variant for variant in chosen if variant not in VARIANTS]:
-            raise InvalidRequest(f"variant {unknown[0]!r} is unknown; variants are {', '.join(VARIANTS)}")
-        if AGAIN in chosen and ("standard" not in chosen or self.options.clock):
-            raise InvalidRequest(f"variant {AGAIN!r} is compared with 'standard': ask for both, and without --clock")
+        require_variants(chosen, clock=self.options.clock)
         started = time.monotonic()
         shapes = list(self._shapes(works, chosen, on_row))
         done = 0

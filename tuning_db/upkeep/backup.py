@@ -24,6 +24,7 @@ from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ArtifactRow
 from tirgemm.tuning_db.schema import HEAD, require_known
+from tirgemm.tuning_db.sqlite_file import can_write, reading_uri
 from tirgemm.tuning_db.table_list import kept_beside
 from tirgemm.tuning_db.times import iso
 
@@ -151,7 +152,8 @@ def _require_empty(folder: Path) -> None:
 def _open(file: Path) -> sqlite3.Connection:
     if not file.is_file():
         raise StoreError(f"there is no database file {file}")
-    return sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=30)
+    uri = f"{file.absolute().as_uri()}?mode=rw" if can_write(file) else reading_uri(file)
+    return sqlite3.connect(uri, uri=True, timeout=30)
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from tirgemm.families import families
 from tirgemm.gemm import DTYPE_BYTES, REGIMES, Regime
@@ -14,6 +14,7 @@ from tirgemm.progress import role_name
 from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.validation_words import FAMILY, IDS, TextForm
 from tirgemm.service.views.kernels.distributions import RatioSpread
@@ -140,8 +141,6 @@ class KernelTableBody(BaseModel):
 
 
 class _TableQuery(KernelFilterBody):
-    model_config = ConfigDict(extra="forbid")
-
     sort: Annotated[str, Field(max_length=32, json_schema_extra={"enum": list(SORTS)})] = "-stored"
     after: Annotated[
         str,
@@ -150,7 +149,7 @@ class _TableQuery(KernelFilterBody):
     ] = ""
 
 
-@router.get("/kernels", response_model=KernelTableBody, responses=HTML)
+@router.get("/kernels", response_model=KernelTableBody, responses=HTML, dependencies=[ONLY_KNOWN])
 def kernels_page(site: OwnSite, state: State, query: Annotated[_TableQuery, Query()]) -> Response:
     """The table of kernels: 50 at a time, filtered, sorted."""
     if query.sort not in SORTS:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.problems import Problem
@@ -88,7 +90,7 @@ def repeatable_id(idempotency_key: str, key_id: str | None, body: bytes) -> str:
 async def _only_known(request: Request) -> None:
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
-    known = sorted(field.alias for field in route.dependant.query_params)
+    known = sorted(name for field in route.dependant.query_params for name in _names(field))
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         names = ", ".join(repr(name[:80]) for name in unknown[:5])
@@ -98,6 +100,12 @@ async def _only_known(request: Request) -> None:
             "invalid_request",
             errors=[{"field": f"query.{name[:80]}", "message": "no such parameter"} for name in unknown[:20]],
         )
+
+
+def _names(field: Any) -> Iterable[str]:
+    """The query parameters that a field reads: those of its model where that is one."""
+    model = field.field_info.annotation
+    return model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else (field.alias,)
 
 
 JSON_BODY = Depends(_require_json)

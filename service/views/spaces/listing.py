@@ -14,7 +14,6 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import ColumnElement, func, select
 
-from tirgemm.device import Device
 from tirgemm.errors import PageNotFound
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.service.views.queries import device_keys
@@ -140,8 +139,7 @@ def _keys(database: Database, shipped: ShippedRecords, name: str) -> list[str] |
     """The keys that a filter's device can mean; None for every one."""
     if not name:
         return None
-    described: set[Device] = {device for file in shipped.files() for device in file.devices}
-    return sorted({device.key for device in described if name in device.names} | {*device_keys(database, name)})
+    return device_keys(database, name, (device for file in shipped.files() for device in file.devices))
 
 
 def _conditions(wanted: SpaceFilter, keys: Collection[str] | None) -> list[ColumnElement[bool]]:

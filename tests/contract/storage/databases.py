@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -204,3 +206,24 @@ def unwritable(folder: Path) -> Iterator[None]:
         except InvalidRequest as error:
             pytest.skip(str(error))
         yield
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """``folder`` as one that nobody can write into, on a disk that is mounted so; a skip where that cannot be had."""
+    if os.geteuid() != 0:
+        modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
+        for path, mode in modes.items():
+            path.chmod(mode & ~0o222)
+        yield
+        for path, mode in modes.items():
+            path.chmod(mode)
+        return
+    bind = ["mount", "-o", "bind,ro", str(folder), str(folder)]
+    mounted = subprocess.run(bind, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"root can write everywhere and may not mount here: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
