@@ -75,22 +75,23 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     @property
     def act(self) -> str:
         """The activation."""
-        return self._act
+        act: str = _setting(self, "_act")
+        return act
 
     @property
     def invariant(self) -> bool:
         """Whether only kernels compute it that give a row the same bits in every batch."""
-        return self._invariant
+        return bool(_setting(self, "_invariant"))
 
     @property
     def dependent_launch(self) -> bool:
         """Whether only kernels for programmatic dependent launch compute it, as ``accelerate`` may ask for."""
-        return self._dependent_launch
+        return bool(_setting(self, "_dependent_launch"))
 
     @property
     def packed_bytes(self) -> int:
         """Bytes that packed copies of the weight take now."""
-        return PACKED_WEIGHTS.nbytes(self._parameters.get("weight")) if self._prepack else 0
+        return PACKED_WEIGHTS.nbytes(self._parameters.get("weight")) if _setting(self, "_prepack") else 0
 
     def repack(self) -> None:
         """Forget the packed weight: it is packed again at the next call."""
@@ -110,21 +111,30 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
             return packed_linear(input, weight, bias, act, invariant, dependent)
         return linear(input, weight, bias, act, invariant, dependent)
 
+    # Below PyTorch's methods by name, not by ``super()``: another thread may undo ``accelerate`` meanwhile, and then
+    # ``self`` is no Linear any more.
+
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""
-        act = f", act={self._act}" if self._act != "none" else ""
-        asked = {"invariant": self._invariant, "dependent_launch": self._dependent_launch}
-        return f"{super().extra_repr()}{act}{''.join(f', {name}=True' for name, is_asked in asked.items() if is_asked)}"
+        act = _setting(self, "_act")
+        shown = [nn.Linear.extra_repr(self), *([f"act={act}"] if act != "none" else [])]
+        shown += [f"{name}=True" for name in ("invariant", "dependent_launch") if _setting(self, f"_{name}")]
+        return ", ".join(shown)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
         """As that of a module, by which it is moved and cast; PyTorch may swap parameters then, and when it loads."""
         _forget(self)
-        applied: Linear = super()._apply(fn, recurse)
+        applied: Linear = nn.Linear._apply(self, fn, recurse)
         return applied
 
     def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
         _forget(self)
-        super()._load_from_state_dict(*given, **more)
+        nn.Linear._load_from_state_dict(self, *given, **more)
+
+
+def _setting(module: nn.Linear, name: str) -> Any:
+    """What a Linear has of ``_OWN``, or the default of one that is being given back by another thread."""
+    return getattr(module, name, getattr(Linear, name))
 
 
 def _forget(module: nn.Linear) -> None:
