@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.linear_operator import packed_linear
 from tirgemm.torch.packed_weight import PACKED_WEIGHTS
@@ -51,6 +51,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         activation(act)
+        check_flags(prepack=prepack, invariant=invariant)
         self._act = act
         self._prepack = prepack
         self._invariant = invariant
@@ -67,6 +68,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         shared.register_parameter("bias", module.bias)
         shared.training = module.training
         activation(act)
+        check_flags(prepack=prepack, invariant=invariant)
         shared._act = act
         shared._prepack = prepack
         shared._invariant = invariant
