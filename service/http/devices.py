@@ -13,6 +13,8 @@ from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.service.http.problems import Problem
 
+NO_WORKER = "no worker is alive; start one with `tirgemm worker`, or ask again if one is still starting"
+
 _KEY = re.compile(r"(cpu:[a-z0-9.-]+(:[a-z0-9.-]+){3}|cuda:sm_\d+a?:[a-z0-9-]+:\d+(:\d+w)?)", re.ASCII)
 _PLACE = re.compile(r"cpu|cuda(:\d{1,4})?", re.ASCII)
 
@@ -62,7 +64,7 @@ def unavailable(why: str, devices: Iterable[Device], **extra: Any) -> Problem:
     """The 409 that says which devices the live workers have, with ``extra`` members."""
     known = [{"key": d.key, "name": d.name} for d in devices]
     listed = ", ".join(f"{d['name']} ({d['key']})" for d in known)
-    detail = f"{why} live workers have {listed}" if known else "no worker is alive; start one with `tirgemm worker`"
+    detail = f"{why} live workers have {listed}" if known else NO_WORKER
     return Problem(DeviceUnavailable.status, detail, DeviceUnavailable.code, devices=known, **extra)
 
 
