@@ -92,7 +92,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         check_seconds("patience", patience)
         self.cache = Cache(Path(cache_dir) if cache_dir else user_cache() / "artifacts")
         self.index = KernelIndex(self.cache.folder / "index")
-        self.offline = offline
+        self.offline, self.patience = offline, patience
         self._session = ServiceConnection(
             url, timeout=timeout, patience=patience, offline=offline, transport=transport, key=key_header(url, key)
         )

@@ -348,6 +348,13 @@ def one_of(what: str, value: object, choices: Iterable[T]) -> T:
     raise InvalidRequest(f"{what} is {value!r:.80}; it must be one of {', '.join(choices)}")
 
 
+def check_flags(**flags: object) -> None:
+    """Raises InvalidRequest for a flag, given by its name, that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{name} is {value!r:.80}; it must be True or False")
+
+
 def number_limits(low: float | None, high: float | None) -> str:
     """Both limits of a number in words, for the sentence that refuses one; empty where it has none."""
     if low is not None and high is not None:

@@ -12,6 +12,7 @@ from tirgemm.errors import DeviceUnavailable, InvalidDevice
 from tirgemm.hardware import ARCHITECTURES, named_device
 from tirgemm.service.http.problems import Problem
 
+NO_WORKER = "no worker is alive; start one with `tirgemm worker`, or ask again if one is still starting"
 
 @dataclass(frozen=True)
 class Target:
@@ -58,7 +59,7 @@ def unavailable(why: str, devices: Iterable[Device], **extra: Any) -> Problem:
     """The 409 that says which devices the live workers have, with ``extra`` members."""
     known = [{"key": d.key, "name": d.name} for d in devices]
     listed = ", ".join(f"{d['name']} ({d['key']})" for d in known)
-    detail = f"{why} live workers have {listed}" if known else "no worker is alive; start one with `tirgemm worker`"
+    detail = f"{why} live workers have {listed}" if known else NO_WORKER
     return Problem(DeviceUnavailable.status, detail, DeviceUnavailable.code, devices=known, **extra)
 
 

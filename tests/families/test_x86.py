@@ -17,6 +17,7 @@ from tirgemm.device import Device
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm
+from tirgemm.reference.numbers import activate
 from tirgemm.tuning.build.compile import build
 from verification.emulator.operands import KernelCall
 
@@ -98,6 +99,25 @@ def test_activations_are_exact_over_the_whole_range(act: str, vectors: bool) -> 
     assert np.abs(d - expected).max(where=np.abs(b) < 1e5, initial=0) < 3e-6
     assert np.isfinite(d).all()
     np.testing.assert_allclose(d[np.abs(b) > 1e30], np.maximum(b, 0)[np.abs(b) > 1e30], rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("n", [64, 7])
+def test_infinities_and_nan_go_through_an_activation_as_in_the_reference(act: str, n: int) -> None:
+    """The sums of each column: infinite by A, by B or by the bias, NaN, overflowing, and finite ones beside them."""
+    device = detect("cpu")
+    gemm = Gemm(3, n, 2, dtype="f32", layout="nn", act=act, bias=True)
+    specials = np.array([-np.inf, np.inf, np.nan, -3e38, 3e38, -89.0, 0.5])
+    b = np.stack([np.resize(specials, n), np.full(n, 2.0)])
+    bias = np.where(np.arange(n) % 9 == 8, -np.inf, 0.0)
+    a = np.array([[1.0, 0.0], [-1.0, 0.0], [2.0, 1.0]])
+    case = KernelCall(gemm, 3, {"a": a[None], "b": b[None], "bias": bias}, {})
+    program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
+    d = run(program, case, device)[0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = (a @ b).astype(np.float32) + bias.astype(np.float32)
+        expected = activate(sums.astype(np.float64), act)
+    np.testing.assert_allclose(d, expected, rtol=1e-6, atol=3e-6)
 
 
 def test_a_nan_stays_a_nan_through_every_activation() -> None:

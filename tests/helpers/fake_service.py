@@ -128,6 +128,8 @@ class FakeService(httpx.BaseTransport):
         if not self.knows_batches:
             return self._problem(404, "not_found", "nothing is at /v1/batches")
         status, answer = self.answer(body)
+        if status >= 400:
+            return httpx.Response(status, json=answer)
         named = {"kernel": answer["id"], "job": None} if status == 200 else {"kernel": None, "job": JOB}
         known = {"state": "hit" if status == 200 else "queued", "expected_gain": 0.0, "gain": None}
         items = [{"gemm": gemm, **named, **known} for gemm in body["gemms"]]

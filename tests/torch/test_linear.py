@@ -196,6 +196,29 @@ def test_an_unknown_activation_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "given", [{"invariant": "yes"}, {"invariant": 2, "dependent_launch": True}, {"dependent_launch": 1}]
+)
+def test_a_flag_that_is_no_bool_is_refused_at_every_call(given: dict[str, Any]) -> None:
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.torch import linear
+
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match=rf"^{next(iter(given))} is .*; it must be True or False$"):
+            linear(integers(5, K), integers(N, K), **given)
+
+
+@pytest.mark.parametrize("name", ["prepack", "invariant"])
+def test_a_flag_of_a_layer_that_is_no_bool_is_refused(name: str) -> None:
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.torch import Linear
+
+    with pytest.raises(InvalidRequest, match=f"{name} is 'yes'; it must be True or False"):
+        Linear(K, N, **{name: "yes"})
+    with pytest.raises(InvalidRequest, match=f"{name} is 'yes'; it must be True or False"):
+        Linear.of(torch.nn.Linear(K, N), **{name: "yes"})
+
+
+@pytest.mark.parametrize(
     ("a", "b"),
     [
         (lambda: integers(5, K), lambda: integers(K, N)),

@@ -251,6 +251,67 @@ def test_what_was_downloaded_serves_while_the_service_is_away(
     del table
 
 
+def without_worker(fake: Unlisted, monkeypatch: pytest.MonkeyPatch, times: float, **more: Any) -> None:
+    """Have the service refuse so many submissions, and then take them."""
+    taken, refused = fake.answer, list[None]()
+
+    def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if len(refused) >= times:
+            return taken(body)
+        refused.append(None)
+        return 409, {"code": "device_unavailable", "detail": "no worker is alive", "devices": []} | more
+
+    monkeypatch.setattr(fake, "answer", answer)
+    fake.status = "done"
+
+
+@pytest.mark.parametrize("knows_batches", [True, False])
+def test_a_worker_that_is_still_starting_is_waited_for(
+    knows_batches: bool, client: Client, fake: Unlisted, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.patience, fake.knows_batches = PATIENCE_S, knows_batches
+    without_worker(fake, monkeypatch, 3)
+    _, report, check = accelerated(client, wait=True)
+    assert not report.failures
+    assert role(table) == "tuned"
+    assert len(fake.sent("POST", "/v1/batches" if knows_batches else "/v1/kernels")) == 4
+    check()
+
+
+def test_a_service_without_a_worker_is_waited_for_once(
+    client: Client, fake: Unlisted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.torch import accelerate
+
+    monkeypatch.setattr("tirgemm.torch.service_kernels.MAX_PROBLEMS", 1)
+    monkeypatch.setattr("tirgemm.torch.service_kernels.POLL_S", client.patience)
+    without_worker(fake, monkeypatch, float("inf"))
+    made = torch.nn.Sequential(*(torch.nn.Linear(19, n, bias=False) for n in (17, 18, 20)))
+    report = accelerate(made, rows=33, client=client, wait=True)
+    assert set(report.failures.values()) == {"http://service.test answered 409: no worker is alive"}
+    assert len(report.failures) == 3
+    assert len(fake.sent("POST", "/v1/batches")) == 1
+
+
+def test_a_device_that_no_worker_has_is_not_waited_for(
+    client: Client, fake: Unlisted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.patience = PATIENCE_S
+    without_worker(fake, monkeypatch, float("inf"), devices=[{"key": "cuda:sm_80:card:1", "name": "cuda:0"}])
+    _, report, _ = accelerated(client, wait=True)
+    assert list(report.failures) == [GEMM]
+    assert len(fake.sent("POST", "/v1/batches")) == 1
+
+
+def test_undo_ends_the_wait_for_a_worker(client: Client, fake: Unlisted, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.patience = 1e9
+    without_worker(fake, monkeypatch, float("inf"))
+    _, report, _ = accelerated(client)
+    until(lambda: len(fake.sent("POST", "/v1/batches")) > 2)
+    report.undo()
+    assert report.wait(PATIENCE_S)
+
+
 @pytest.fixture
 def patient(fake: Unlisted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of the default patience, every request of which takes all of it where the service is away."""

@@ -43,6 +43,20 @@ def test_a_report_says_that_its_model_was_given_back() -> None:
     assert len(accelerated(made, SampleSource()).replaced) == 1
 
 
+def test_a_method_that_began_before_another_threads_undo_goes_on() -> None:
+    made, x = torch.nn.Linear(19, 23), torch.randn(5, 19)
+    report, state = accelerated(made, SampleSource(stored=[GEMM])), {}
+    torch.nn.Linear(19, 23)._save_to_state_dict(state, "", keep_vars=False)
+    apply, shown, load, forward = made._apply, made.extra_repr, made._load_from_state_dict, made.forward
+    wanted = shown()
+    report.undo()  # as a thread does between the lookup of a method and its first line
+    assert apply(lambda tensor: tensor.clone()) is made
+    assert shown() == wanted
+    load(state, "", {}, True, [], [], [])
+    assert torch.equal(made.weight, state["weight"])
+    assert torch.allclose(forward(x), torch.nn.functional.linear(x, made.weight, made.bias), atol=1e-5)
+
+
 def test_a_linear_that_was_parametrized_since_is_given_back_too() -> None:
     from torch.nn.utils import parametrizations, parametrize
 

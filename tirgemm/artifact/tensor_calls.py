@@ -106,19 +106,19 @@ def call_new(
     return made
 
 
-def kept_call() -> Callable[[Any, Any, Any, str, bool | str], Any]:
+def kept_call() -> Callable[[Any, Any, Any, str, object], Any]:
     """A function of x, weight, bias (or None), and by identity an activation's interned name and what says which
     kernels may serve the call: what ``keep`` has for them, or None where it has nothing, or where that does not take
     them."""
     library = _library()
     if library is None:
         return lambda *_: None
-    made: Callable[[Any, Any, Any, str, bool | str], Any] = library.tirgemm_kept_call()
+    made: Callable[[Any, Any, Any, str, object], Any] = library.tirgemm_kept_call()
     return made
 
 
 def keep(
-    kind: int, tensors: tuple[Any, Any, Any], how: tuple[str, bool | str], call: Callable[[Any, Any, Any], Any]
+    kind: int, tensors: tuple[Any, Any, Any], how: tuple[str, object], call: Callable[[Any, Any, Any], Any]
 ) -> None:
     """Keep ``call`` for calls with this weight and bias of ``tensors`` (x, weight, bias or None), and for those of all
     layers of the ``kind``, where x has this shape, dtype and device and is as dense. Neither is held: ``forget`` them

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tirgemm.artifact import tensor_calls
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.gemm import ACTIVATIONS
 from tirgemm.torch.operator_definition import records_gradients
 from tirgemm.torch.prepared_call import (
@@ -46,8 +46,9 @@ _kept = tensor_calls.kept_call()
 # Reasons for which a dense copy of x is tried where PyTorch's bits will not do: it begins at another address.
 _COPIED = (NO_KERNEL, "strides", "alignment")
 LOG = logging.getLogger("tirgemm.torch")
-# What the launcher keeps calls for dependent launches by, in place of ``invariant``: as that, by identity.
-_DEPENDENT = "dependent", "dependent and invariant"
+# What the launcher keeps calls for dependent launches by, in place of ``invariant``: as that, by identity. No caller
+# has these objects.
+_DEPENDENT, _DEPENDENT_INVARIANT = object(), object()
 # Calls that were to be invariant and are PyTorch's, as far as they were logged.
 _TOLD: set[tuple[str, str]] = set()
 _MOST_TOLD = 4096
@@ -70,16 +71,22 @@ def linear(
     and nested tensors, PyTorch computes it. ``invariant`` takes only kernels that give a row the same bits whatever the
     other rows are; what PyTorch computes then, it logs once. ``dependent_launch`` takes only kernels for programmatic
     dependent launch, as ``accelerate`` brings them. Raises what PyTorch raises, InvalidRequest for an unknown
-    activation.
+    activation and for an ``invariant`` or ``dependent_launch`` that is no bool.
     """
     if _is_dynamo_compiling():
         return traced_linear(x, weight, bias, act, invariant, dependent_launch)
-    if (out := _kept(x, weight, bias, act, _DEPENDENT[invariant] if dependent_launch else invariant)) is not None:
+    kernels = _dependent(invariant, dependent_launch) if dependent_launch else invariant
+    if (out := _kept(x, weight, bias, act, kernels)) is not None:
         result: Tensor = out
         return result
     if _is_compiling():  # torch.export without dynamo
         return traced_linear(x, weight, bias, act, invariant, dependent_launch)
     return _chosen(x, weight, bias, act, invariant, dependent_launch)
+
+
+def _dependent(invariant: bool, dependent_launch: bool) -> object:
+    check_flags(invariant=invariant, dependent_launch=dependent_launch)
+    return _DEPENDENT_INVARIANT if invariant else _DEPENDENT
 
 
 def forget_served(*tensors: Tensor | None) -> None:
@@ -144,13 +151,14 @@ def _chosen(
     x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool
 ) -> Tensor:
     result: Tensor
+    check_flags(invariant=invariant, dependent_launch=dependent_launch)
     if act == "none" and not invariant and intercepted():  # autocast, say: nothing is looked at twice
         result = functional.linear(x, weight, bias)
         return result
     activation(act)
     generation = _SERVED.generation
     choice = linear_choice(x, weight, bias, act, invariant, dependent_launch)
-    how = act, _DEPENDENT[invariant] if dependent_launch else invariant
+    how = act, _dependent(invariant, dependent_launch) if dependent_launch else invariant
     if isinstance(choice, PreparedCall):
         try:
             out = choice.run_rows(x, weight.mT, bias)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.linear_operator import packed_linear
 from tirgemm.torch.packed_weight import PACKED_WEIGHTS
@@ -51,6 +51,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         activation(act)
+        check_flags(prepack=prepack, invariant=invariant)
         self._act = act
         self._prepack = prepack
         self._invariant = invariant
@@ -67,6 +68,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         shared.register_parameter("bias", module.bias)
         shared.training = module.training
         activation(act)
+        check_flags(prepack=prepack, invariant=invariant)
         shared._act = act
         shared._prepack = prepack
         shared._invariant = invariant
@@ -75,22 +77,23 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     @property
     def act(self) -> str:
         """The activation."""
-        return self._act
+        act: str = _setting(self, "_act")
+        return act
 
     @property
     def invariant(self) -> bool:
         """Whether only kernels compute it that give a row the same bits in every batch."""
-        return self._invariant
+        return bool(_setting(self, "_invariant"))
 
     @property
     def dependent_launch(self) -> bool:
         """Whether only kernels for programmatic dependent launch compute it, as ``accelerate`` may ask for."""
-        return self._dependent_launch
+        return bool(_setting(self, "_dependent_launch"))
 
     @property
     def packed_bytes(self) -> int:
         """Bytes that packed copies of the weight take now."""
-        return PACKED_WEIGHTS.nbytes(self._parameters.get("weight")) if self._prepack else 0
+        return PACKED_WEIGHTS.nbytes(self._parameters.get("weight")) if _setting(self, "_prepack") else 0
 
     def repack(self) -> None:
         """Forget the packed weight: it is packed again at the next call."""
@@ -110,21 +113,30 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
             return packed_linear(input, weight, bias, act, invariant, dependent)
         return linear(input, weight, bias, act, invariant, dependent)
 
+    # Below PyTorch's methods by name, not by ``super()``: another thread may undo ``accelerate`` meanwhile, and then
+    # ``self`` is no Linear any more.
+
     def extra_repr(self) -> str:
         """As that of ``torch.nn.Linear``, with the activation where there is one."""
-        act = f", act={self._act}" if self._act != "none" else ""
-        asked = {"invariant": self._invariant, "dependent_launch": self._dependent_launch}
-        return f"{super().extra_repr()}{act}{''.join(f', {name}=True' for name, is_asked in asked.items() if is_asked)}"
+        act = _setting(self, "_act")
+        shown = [nn.Linear.extra_repr(self), *([f"act={act}"] if act != "none" else [])]
+        shown += [f"{name}=True" for name in ("invariant", "dependent_launch") if _setting(self, f"_{name}")]
+        return ", ".join(shown)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
         """As that of a module, by which it is moved and cast; PyTorch may swap parameters then, and when it loads."""
         _forget(self)
-        applied: Linear = super()._apply(fn, recurse)
+        applied: Linear = nn.Linear._apply(self, fn, recurse)
         return applied
 
     def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
         _forget(self)
-        super()._load_from_state_dict(*given, **more)
+        nn.Linear._load_from_state_dict(self, *given, **more)
+
+
+def _setting(module: nn.Linear, name: str) -> Any:
+    """What a Linear has of ``_OWN``, or the default of one that is being given back by another thread."""
+    return getattr(module, name, getattr(Linear, name))
 
 
 def _forget(module: nn.Linear) -> None:

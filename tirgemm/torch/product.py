@@ -13,8 +13,9 @@ from tirgemm.torch.private_interfaces import intercepted
 from tirgemm.torch.served_calls import SERVED, ServedCall, lasts, served_call
 
 _kept = tensor_calls.kept_call()
-# What the launcher keeps products by, in place of an activation's name.
-_PRODUCT = "product"
+# What the launcher keeps products by, in place of what says which kernels may serve a call of ``linear``: no caller has
+# this object.
+_PRODUCT = object()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
             return torch.matmul(a, b)
         result: Tensor = torch.ops.tirgemm.matmul(a, b)
         return result
-    kept: Tensor | None = _kept(a, b, None, _PRODUCT, False)
+    kept: Tensor | None = _kept(a, b, None, "none", _PRODUCT)
     return _chosen(a, b) if kept is None else kept
 
 
@@ -48,7 +49,7 @@ def _chosen(a: Tensor, b: Tensor) -> Tensor:
         call = _by_pytorch_alone
     if call is not None:
         # Until the table changes: each call in full would cost much more.
-        SERVED.keep((a, b, None), (_PRODUCT, False), call, generation)
+        SERVED.keep((a, b, None), ("none", _PRODUCT), call, generation)
     return torch.matmul(a, b) if out is None else out
 
 

@@ -71,7 +71,7 @@ class ServedCalls:
     def keep(
         self,
         tensors: tuple[Tensor, Tensor, Tensor | None],
-        how: tuple[str, bool | str],
+        how: tuple[str, object],
         call: ServedCall,
         generation: int,
     ) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import artifact
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, ServiceError, ServiceUnreachable, TirgemmError
+from tirgemm.errors import DeviceUnavailable, InvalidRequest, ServiceError, ServiceUnreachable, TirgemmError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.kernel_source import Arrived, LookupResult, Policy, Preparation, run_in_background
 from tirgemm.status import ENDED
@@ -17,6 +19,8 @@ from tirgemm.status import ENDED
 if TYPE_CHECKING:
     from tirgemm._client.kernel_index import CachedKernel
     from tirgemm.client import Client
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("tirgemm.torch")
 # Seconds between two looks at the jobs that are not done.
@@ -34,8 +38,9 @@ ONE_BY_ONE = frozenset({404, 405, 422, 429})
 class ServiceKernels:
     """A KernelSource: the service tunes whatever it is asked for. Every artifact is checked as ``Client.kernel`` does.
 
-    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come. Raises
-    InvalidRequest for what is no client.
+    ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come. One without
+    a worker, which may be starting, is asked again for the client's patience. Raises InvalidRequest for what is no
+    client.
     """
 
     tunes = True
@@ -135,7 +140,8 @@ class ServiceKernels:
             return {}
         try:
             _check_there(preparation)
-            items = self.client.submit_batch(gemms, device=device, regime=self.regime)["items"]
+            submit = partial(self.client.submit_batch, gemms, device=device, regime=self.regime)
+            items = self._from_worker(preparation, submit)["items"]
             answers = {Gemm.parse(str(item.get("gemm"))): item for item in items}
         except TirgemmError as error:
             if isinstance(error, ServiceError) and error.http_status in ONE_BY_ONE:
@@ -168,7 +174,8 @@ class ServiceKernels:
                 break
             try:
                 _check_there(preparation)
-                answer = self.client.submit(gemm, device=device, regime=self.regime)
+                submit = partial(self.client.submit, gemm, device=device, regime=self.regime)
+                answer = self._from_worker(preparation, submit)
                 if answer.kernel is not None:
                     arrived(self._loaded(answer.kernel, gemm, device))
                 else:
@@ -176,6 +183,23 @@ class ServiceKernels:
             except TirgemmError as error:
                 _failed(preparation, gemm, error)
         return jobs
+
+    def _from_worker(self, preparation: Preparation, submit: Callable[[], T]) -> T:
+        """What ``submit`` returns, which is asked again while no worker is alive. Raises ServiceUnreachable where none
+        comes within the client's patience."""
+        started, told = time.monotonic(), False
+        while True:
+            try:
+                return submit()
+            except ServiceError as error:
+                if not _without_worker(error) or preparation.cancelled.is_set():
+                    raise
+                if time.monotonic() - started + self.poll_s > self.client.patience:
+                    raise ServiceUnreachable(str(error), error.problem, error.http_status) from error
+                if not told:
+                    LOG.warning("%s; asking again for %.0f s", error, self.client.patience)
+                told = True
+                preparation.cancelled.wait(self.poll_s)
 
     def _looked_at(self, job_id: str, gemm: Gemm, device: Device, arrived: Arrived, defaults: set[Gemm]) -> bool:
         """Take what a job has made; whether it is finished. Raises ServiceError where it has failed."""
@@ -202,6 +226,11 @@ def _rank(document: dict[str, Any]) -> int:
     """0 for a kernel that is pinned, then the tuned ones, then defaults, last what nobody has run."""
     roles = ("tuned", "fallback")
     return 0 if document.get("pinned") else 1 + (roles.index(role) if (role := document.get("role")) in roles else 2)
+
+
+def _without_worker(error: ServiceError) -> bool:
+    """Whether a service refused work because it has no worker at all, not because its workers lack the device."""
+    return error.problem.get("code") == DeviceUnavailable.code and error.problem.get("devices") == []
 
 
 def _check_there(preparation: Preparation) -> None:

@@ -17,6 +17,7 @@ from tirgemm.errors import StoreError
 from tirgemm.families import families
 from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, MAX_OPERAND_BYTES, MAX_SIZE, REGIMES
 from tirgemm.hardware import ARCHITECTURES
+from tirgemm.service.http.devices import NO_WORKER
 from tirgemm.service.http.documents import (
     DeviceBody,
     Health,
@@ -68,7 +69,7 @@ async def readyz(state: State) -> Readiness:
         if unusable and not await state.access.still_admits(None):
             unusable = [device.without_reason() for device in unusable]
         if not workers:
-            missing["worker"] = "no worker is alive; start one with `tirgemm worker`"
+            missing["worker"] = NO_WORKER
         elif not any(worker.usable_keys for worker in workers):
             reasons = "; ".join(f"{each.name}: {each.reason}" for each in unusable)
             missing["device"] = f"no device can be used: {reasons or 'no worker has one now'}"

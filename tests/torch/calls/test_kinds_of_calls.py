@@ -165,3 +165,16 @@ def test_products_that_lie_otherwise_or_ask_for_more_are_right() -> None:
     with pytest.raises(RuntimeError):
         matmul(a, b)
     assert torch.equal(matmul(a[:, : K // 2], b), torch.matmul(a[:, : K // 2], b))
+
+
+@pytest.mark.parametrize("given", [{"act": "product"}, {"invariant": "dependent"}])
+def test_what_is_kept_of_other_calls_is_for_no_argument_of_linear(given: dict[str, Any]) -> None:
+    from tirgemm.errors import InvalidRequest
+    from tirgemm.torch import linear, matmul
+
+    x, weight = integers(16, K), integers(K, K)
+    for _ in range(2):
+        matmul(x, weight)
+        linear(x, weight, dependent_launch=True)
+    with pytest.raises(InvalidRequest, match=f"{next(iter(given))} is "):
+        linear(x, weight, **given)

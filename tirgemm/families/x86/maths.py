@@ -14,7 +14,8 @@ _LOG2_E = 1 / math.log(2)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 # exp(r) = 1 + r + r^2 p(r) on |r| <= ln 2 / 2 (Cephes' expf, highest power first).
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-_EXP_LEAST, _EXP_MOST = -87.0, 88.0
+# At the upper end n is 128, and 2^128 has the bits of infinity.
+_EXP_LEAST, _EXP_MOST = -87.0, 89.0
 # erf(z) = 1 - t q(t) exp(-z^2), t = 1 / (1 + _ERF_T z), z >= 0: absolute error 1.5e-7
 # (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; highest power first).
 _ERF_T = 0.3275911
@@ -30,14 +31,13 @@ def activation(tir: Any, hold: Callable[[Any], Any], act: str, x: Any) -> Any:
     if act == "relu":
         # Not a maximum: a NaN stays a NaN.
         return tir.Select(x < f32(0), f32(0), x)
-    # Below this both results are zero in fp32, where x over the largest exp would not be.
-    bounded = tir.Select(x < f32(-1000), f32(-1000), x)
+    # A finite x over an infinite exp is zero, and -inf over it NaN, as in the definition.
     if act == "silu":
-        return bounded / (f32(1) + _exp(tir, hold, f32(0) - x))
+        return x / (f32(1) + _exp(tir, hold, f32(0) - x))
     if act == "gelu_tanh":
         # (1 + tanh y) / 2 = 1 / (1 + exp(-2 y)): nothing cancels.
         y = f32(-2 * math.sqrt(2 / math.pi)) * (x + f32(0.044715) * x * x * x)
-        return bounded / (f32(1) + _exp(tir, hold, y))
+        return x / (f32(1) + _exp(tir, hold, y))
     z = hold(tir.Select(x < f32(0), f32(0) - x, x) * f32(math.sqrt(0.5)))
     t = hold(f32(1) / (f32(1) + f32(_ERF_T) * z))
     tail = hold(_polynomial(f32, _ERF, t) * t * _exp(tir, hold, f32(0) - z * z))
@@ -46,7 +46,7 @@ def activation(tir: Any, hold: Callable[[Any], Any], act: str, x: Any) -> Any:
 
 
 def _exp(tir: Any, hold: Callable[[Any], Any], x: Any) -> Any:
-    """exp of float32; the ends saturate at exp(-87) and exp(88)."""
+    """exp of float32: infinite from 127.5 ln 2 = 88.4 on, at its least exp(-87)."""
     f32 = _constants(tir, x)
     x = hold(x)
     # A NaN compares false with both ends and passes through.
