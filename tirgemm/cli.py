@@ -16,7 +16,7 @@ from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.errors import Interrupted, InvalidRequest
 from tirgemm.events import Phase
-from tirgemm.progress import ProgressTracker, told_role
+from tirgemm.progress import ProgressTracker, role_of_document
 
 if TYPE_CHECKING:
     from tirgemm.client import Client
@@ -184,7 +184,7 @@ def get(
     timing = Timings.from_json(document["timings"]).of(regime_named(regime))
 
     def show() -> None:
-        role = told_role(document)
+        role = role_of_document(document)
         console.out.print(f"{path}  {role}  {Config(document['family'], tuple(document['config'].items()))}")
         if timing:
             ratios = ", ".join(f"{x.ratio:.2f} of {name}" for name, x in timing.baselines.items())

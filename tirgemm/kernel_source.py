@@ -109,7 +109,7 @@ def checked_source(source: KernelSource) -> KernelSource:
 
 
 @runtime_checkable
-class LooksUpTogether(Protocol):
+class BatchLookup(Protocol):
     """A KernelSource that knows better than ``lookup_all`` how to look up many problems."""
 
     def lookup_all(self, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
@@ -120,7 +120,7 @@ class LooksUpTogether(Protocol):
 def lookup_all(source: KernelSource, gemms: Sequence[Gemm], device: Device) -> dict[Gemm, LookupResult]:
     """What ``source`` has for each of ``gemms``, or the error of its lookup. A service that is away is waited for once:
     its ServiceUnreachable is the answer for all that come after."""
-    if isinstance(source, LooksUpTogether):
+    if isinstance(source, BatchLookup):
         return source.lookup_all(gemms, device)
     results: dict[Gemm, LookupResult] = {}
     away: ServiceUnreachable | None = None

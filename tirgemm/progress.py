@@ -52,7 +52,7 @@ def role_words(role: str, *, portable: bool = False, other_device: str | None = 
     return chosen if portable or other_device else role
 
 
-def told_role(kernel: Mapping[str, Any]) -> str:
+def role_of_document(kernel: Mapping[str, Any]) -> str:
     """``role_words`` of a kernel document; that of an older service says less."""
     return role_words(kernel["role"], portable=kernel.get("portable", False), other_device=kernel.get("other_device"))
 

@@ -146,7 +146,7 @@ def _tested(bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, 
     }
     # The machine code of a kernel as it is, by which a mutant that changes nothing is known.
     own = {job.case: builds[job][0] for job in jobs if job.mutant == UNALTERED}
-    with Hands(bench, parallel) as hands, Threads(parallel) as pool:
+    with MeasurerPerThread(bench, parallel) as hands, Threads(parallel) as pool:
         waiting = {
             pool.submit(_caught, bench, hands, job, *builds[job], own.get(job.case), deadline): job for job in jobs
         }
@@ -162,7 +162,7 @@ def _tested(bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, 
     evidence.save()
 
 
-class Hands:
+class MeasurerPerThread:
     """A measuring process for each thread, with locks of their own: correctness may be tested by several at a time."""
 
     def __init__(self, bench: AlteredBench, count: int) -> None:
@@ -180,7 +180,7 @@ class Hands:
         measurer: Measurer = self._own.measurer
         return measurer
 
-    def __enter__(self) -> Hands:
+    def __enter__(self) -> MeasurerPerThread:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -191,7 +191,7 @@ class Hands:
 
 def _caught(
     bench: AlteredBench,
-    hands: Hands,
+    hands: MeasurerPerThread,
     job: MutantRun,
     plain: Future[Binary],
     delayed: Future[Binary],

@@ -36,7 +36,7 @@ from tirgemm.status import LIVE
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
 from verification import command
-from verification.service.processes import came
+from verification.service.processes import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
@@ -191,7 +191,7 @@ def await_end(queue: JobQueue, job_ids: Sequence[str]) -> None:
 def _await_report(queue: JobQueue) -> None:
     """Until the worker has said anew for how long it has measured."""
     before = _seen(queue)
-    if not came(lambda: _seen(queue) != before, START_SECONDS, POLL_SECONDS):
+    if not eventually(lambda: _seen(queue) != before, START_SECONDS, POLL_SECONDS):
         raise ServiceError(f"the worker gave no sign of life for {START_SECONDS:.0f} s")
 
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folders = [Path(name) / str(number) for number in range(len(served))]
         for number, folder in enumerate(folders):
             for suite in suites:
-                write_share(suite, dealt(suite, len(folders), options.sets)[number], folder, options.out)
+                write_share(suite, shares_of(suite, len(folders), options.sets)[number], folder, options.out)
         programs: list[subprocess.Popen[bytes]] = []
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -76,7 +76,7 @@ def _end(program: subprocess.Popen[bytes]) -> None:
             program.wait()
 
 
-def dealt(suite: Suite, count: int, sets: bool = False) -> list[list[Gemm]]:
+def shares_of(suite: Suite, count: int, sets: bool = False) -> list[list[Gemm]]:
     """The shapes of a suite in ``count`` shares, one by one, or, for ``sets``, all that differ in m alone together."""
     groups: dict[Gemm, list[Gemm]] = {}
     for gemm in suite.gemms:

@@ -15,7 +15,7 @@ from tirgemm import Gemm
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import ServiceError
 from tirgemm.tuning_db import Database, JobQueue, JobRequest
-from verification.service.processes import await_exit, came, command
+from verification.service.processes import await_exit, command, eventually
 
 WAIT_SECONDS, END_SECONDS = 120.0, 20.0
 # A worker that takes less of a processor for so long has nothing to do: it hears of a cancel after half a second, and
@@ -43,7 +43,7 @@ def worker(folder: Path, device: str = "cpu") -> Iterator[int]:
 def await_worker(database: Database) -> None:
     """Wait until a worker is registered. Raises ServiceError where none comes."""
     queue = JobQueue(database)
-    if not came(lambda: queue.live_workers(END_SECONDS), WAIT_SECONDS, 0.01):
+    if not eventually(lambda: queue.live_workers(END_SECONDS), WAIT_SECONDS, 0.01):
         raise ServiceError("no worker is registered")
 
 

@@ -14,7 +14,7 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
-from tirgemm.progress import role_name, told_role
+from tirgemm.progress import role_name, role_of_document
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_words import search_words
@@ -117,7 +117,7 @@ def show(kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: Url
         tests = f"{len(certificate['tests'])} tests against {certificate['reference']}" if certificate else "none"
         fields = [
             ("kernel", kernel["id"]),
-            ("role", told_role(kernel) + pinned),
+            ("role", role_of_document(kernel) + pinned),
             ("problem", kernel["gemm"]),
             ("device", f"{kernel['device']['model']} ({kernel['device']['key']})"),
             ("regime", kernel["regime"]),

@@ -14,6 +14,7 @@ from tirgemm.service.http.problems import Problem
 
 NO_WORKER = "no worker is alive; start one with `tirgemm worker`, or ask again if one is still starting"
 
+
 @dataclass(frozen=True)
 class Target:
     """A device class by its key. ``device`` is None where only the key is known; ``here``: a live worker has it."""

@@ -17,7 +17,7 @@ from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.known.kernel_documents import KernelDocuments
 from tirgemm.service.http.known.kernel_lookups import KernelLookups
 from tirgemm.service.http.known.known_answers import KnownAnswers
-from tirgemm.service.http.known.recent_look import RecentLook
+from tirgemm.service.http.known.snapshot_cache import SnapshotCache
 from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings
@@ -65,7 +65,7 @@ class ServiceState:
     watch: Watch = field(init=False)
     documents: KernelDocuments = field(default_factory=KernelDocuments)
     kernel_pages: KernelPages = field(init=False)
-    recent: RecentLook = field(init=False)
+    recent: SnapshotCache = field(init=False)
     known: KnownAnswers = field(init=False)
     lookups: KernelLookups = field(init=False)
     metrics: Metrics = field(init=False)
@@ -78,7 +78,7 @@ class ServiceState:
         self.database.on_kernels_changed = self.memory.note_change
         self.kernel_pages = KernelPages(self.database, self.documents)
         self.access = AccessControl(self.database, self.settings, self.stopping, self.memory.buckets)
-        self.recent = RecentLook(self.queue, self.settings.alive_seconds, self.memory)
+        self.recent = SnapshotCache(self.queue, self.settings.alive_seconds, self.memory)
         self.known = KnownAnswers(self.database, self.recent, self.access, self.memory)
         self.lookups = KernelLookups(self.database)
         figures = FigureReader(self.database, self.settings.lease_seconds, self.candidates_after)

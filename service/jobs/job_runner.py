@@ -17,7 +17,7 @@ from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
 from tirgemm.service.jobs.lease import Lease, LeaseEnd
-from tirgemm.service.jobs.new_jobs import NewJobs
+from tirgemm.service.jobs.new_job_watcher import NewJobWatcher
 from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
@@ -85,7 +85,7 @@ class JobRunner:
         self._limit = limit
         self.heartbeat = heartbeat or Heartbeat()
         self._stop = threading.Event()
-        self._new_jobs = NewJobs(queue, self._stop)
+        self._new_jobs = NewJobWatcher(queue, self._stop)
         self._lease: Lease | None = None
         self._hopeless: set[str] = set()
         self._store_failures: Counter[str] = Counter()

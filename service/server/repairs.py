@@ -17,7 +17,7 @@ from tirgemm.service.server.repair_answers import answering
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db.data_folder import database_file
 from tirgemm.tuning_db.upkeep.repair import repair_if_found_damaged
-from tirgemm.tuning_db.upkeep.repair_files import hindrance
+from tirgemm.tuning_db.upkeep.repair_files import repair_obstacle
 
 # Until the workers that were started by themselves have ended, too: they see the damage as the server does.
 WAIT_SECONDS = 30.0
@@ -95,7 +95,7 @@ class Repairs:
 
     def is_possible(self) -> bool:
         """Whether nothing is known that hinders a repair, which is logged."""
-        words = hindrance(database_file(self._settings.data))
+        words = repair_obstacle(database_file(self._settings.data))
         if words and words != self._hindrance:
             logger.error("the damaged database is not repaired: %s", words)
         self._hindrance = words

@@ -20,7 +20,7 @@ import pytest
 from benchmarks.many_devices import document as many_devices
 from benchmarks.many_devices import measure, rehearsal, suites
 from benchmarks.many_devices.document import QueueRun
-from benchmarks.many_devices.suites import dealt, join, shares_of_cpus, write_share
+from benchmarks.many_devices.suites import join, shares_of, shares_of_cpus, write_share
 from tests.service.support import CPU, ScriptedEngine
 from tests.waiting import PATIENCE_S, until
 from tirgemm import Config, Gemm
@@ -311,7 +311,7 @@ def test_shares_of_a_suite_are_joined_in_its_order_with_what_was_measured_before
     (tmp_path / "before").mkdir()
     before.put(unmeasured_row(suite.gemms[2], None, "quick", "skipped", "earlier"))
     folders = [tmp_path / str(number) for number in range(2)]
-    for gemms, folder in zip(dealt(suite, 2), folders, strict=True):
+    for gemms, folder in zip(shares_of(suite, 2), folders, strict=True):
         write_share(suite, gemms, folder, tmp_path / "before")
     shares = [Suite.read(folder / "three.json") for folder in folders]
     assert [[str(gemm) for gemm in share.gemms] for share in shares] == [[texts[0], texts[2]], [texts[1]]]
@@ -368,7 +368,7 @@ def test_devices_share_the_cpus_evenly() -> None:
 
 def test_problems_of_one_kernel_set_stay_together() -> None:
     gemms = tuple(Gemm(m, n, 64) for n in (64, 128, 192) for m in (1, 2))
-    shares = dealt(Suite("sets", "x", gemms), 2, sets=True)
+    shares = shares_of(Suite("sets", "x", gemms), 2, sets=True)
     assert [[(gemm.m_max, gemm.n) for gemm in share] for share in shares] == [
         [(1, 64), (2, 64), (1, 192), (2, 192)],
         [(1, 128), (2, 128)],

@@ -24,7 +24,7 @@ from tirgemm.tuning.driver.tensors import CUDA, View  # noqa: E402
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline  # noqa: E402
 from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline  # noqa: E402
 from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE  # noqa: E402
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent  # noqa: E402
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable  # noqa: E402
 from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline, odd_sizes  # noqa: E402
 from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline  # noqa: E402
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused  # noqa: E402
@@ -203,7 +203,7 @@ def test_cublaslt_offers_many_algorithms_and_says_which(gpu: Gpu) -> None:
 def test_a_problem_that_cublaslt_does_not_offer_is_absent(gpu: Gpu) -> None:
     gemm = Gemm.parse("64x64x64:f32:nt:out=f16")
     operands = Operands(gemm, gpu.ordinal, 0)
-    with pytest.raises(Absent, match="cuBLASLt"):
+    with pytest.raises(BaselineUnavailable, match="cuBLASLt"):
         CublasLtBaseline(gemm, gpu.ordinal, int(gpu.stream)).candidates([operands.views])
 
 

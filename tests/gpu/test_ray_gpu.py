@@ -26,7 +26,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
-from verification.service.kills import outlived
+from verification.service.kills import survivors
 from verification.service.ray_cluster import kill_node, running_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed here")
@@ -132,7 +132,7 @@ def test_a_job_goes_on_with_the_gpu_of_a_node_that_comes_when_its_own_is_lost(
             job_id = queue.submit(one)[0].id
             until(lambda: bool(store.candidates(one.gemm, GPUS[0].key, one.regime)))
             left = kill_node(cluster, lost)
-            assert outlived(left, "the node", PATIENCE_S) == []
+            assert survivors(left, "the node", PATIENCE_S) == []
             until(lambda: not worker.devices)
             cluster.add_node(num_cpus=CORES, num_gpus=1)
             (job,) = ended(queue, [job_id])

@@ -16,11 +16,11 @@ CLIENT, TUNE = _extras.PACKAGES["client"], _extras.PACKAGES["tune"]
 # Packages without which the statement runs; PyTorch is of no extra.
 BLOCK = """
 import sys
-class Absent:
+class BaselineUnavailable:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {packages}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Absent())
+sys.meta_path.insert(0, BaselineUnavailable())
 import importlib.util
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in {packages} else find_spec(name, *more)

@@ -31,8 +31,8 @@ from verification.service.kills import (
     main,
     measured_twice,
     one_run,
-    outlived,
     sessions,
+    survivors,
 )
 
 
@@ -82,11 +82,11 @@ def test_the_events_of_a_job_are_those_that_stay_when_it_ends(tmp_path: Path) ->
 
 def test_a_process_that_outlives_its_victim_is_told() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        (sentence,) = outlived([child.pid], "the worker", 0)
+        (sentence,) = survivors([child.pid], "the worker", 0)
         assert str(child.pid) in sentence
         assert sentence.endswith("outlives the worker")
         child.kill()
-        assert outlived([child.pid], "the worker") == []
+        assert survivors([child.pid], "the worker") == []
 
 
 def test_runs_are_shared_out_to_both_databases() -> None:

@@ -19,7 +19,7 @@ from tirgemm.errors import AlreadyRunning, BuildFailed, DoesNotFit, StorageFull,
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.state import open_database
-from tirgemm.service.jobs import job_runner, new_jobs
+from tirgemm.service.jobs import job_runner, new_job_watcher
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.job_runner import JobRunner
@@ -92,7 +92,7 @@ def test_fallbacks_of_waiting_jobs_are_built_between_the_batches_of_the_running_
 def test_an_idle_worker_hears_of_a_job_before_it_would_look_for_what_was_put_back(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_jobs, "POLL_SECONDS", 10 * PATIENCE_S)
+    monkeypatch.setattr(new_job_watcher, "POLL_SECONDS", 10 * PATIENCE_S)
     engine.fallback_gate.set()
     looked = threading.Event()
     monkeypatch.setattr(JobQueue, "newest", lambda asked, newest=JobQueue.newest: (looked.set(), newest(asked))[1])

@@ -314,7 +314,7 @@ def _base_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def unverified_would_do(problem: dict[str, object]) -> bool:
+def accepts_unverified(problem: dict[str, object]) -> bool:
     """Whether the service would answer a request that accepts an unverified build."""
     return problem.get("accepts") == {"verify": False}
 
@@ -334,7 +334,7 @@ def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -
     words = _REQUESTS.sub("", words[:MAX_REASON].removeprefix("body."))
     if "code" not in problem and (response.status_code < 500 or response.status_code == 501):
         words = f"{words}; is it a tirgemm service?"
-    if unverified_would_do(problem):
+    if accepts_unverified(problem):
         words = f"{words}; verify=False takes a build that nobody has run"
     raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
 

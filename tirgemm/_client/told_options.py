@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tirgemm._client.http import unverified_would_do
+from tirgemm._client.http import accepts_unverified
 from tirgemm._client.requested_kernel import TAKES_DEFAULT
 from tirgemm.errors import MismatchedArtifact, ServiceError, UnverifiedArtifact
 
@@ -23,7 +23,7 @@ def told_as_options() -> Iterator[None]:
         words = str(error).replace("verify=False", "--unverified").replace("retune=True", "--retune")
         raise UnverifiedArtifact(words) from error
     except ServiceError as error:
-        if not unverified_would_do(error.problem):
+        if not accepts_unverified(error.problem):
             raise
         words = f"{error.problem.get('detail')}; --unverified takes a build that nobody has run"
         raise ServiceError(words, error.problem, error.http_status) from error

@@ -21,7 +21,7 @@ AskedProblem: TypeAlias = "tuple[Gemm, Device]"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Availability:
     """What there is for a problem: ``tuned``, ``default``, ``being made``, or why there is no kernel; and whether one
     is ``wanted`` of the source."""
 
@@ -47,7 +47,7 @@ class KernelLookup:
     def __init__(self, source: KernelSource | None, policy: Policy, table: KernelTable) -> None:
         self._source, self._policy, self.table = source, policy, table
         self._answers: dict[AskedProblem, _SourceAnswer] = {}
-        self._known: dict[AskedProblem, Known] = {}
+        self._known: dict[AskedProblem, Availability] = {}
         self._away: ServiceUnreachable | None = None
 
     def missing(self, linears: Iterable[LinearProblems]) -> list[AskedProblem]:
@@ -67,7 +67,7 @@ class KernelLookup:
             for gemm in gemms:
                 self._answers[gemm, device] = self._answer(self._source, gemm, device, results.get(gemm))
 
-    def known(self, gemm: Gemm, device: Device) -> Known:
+    def known(self, gemm: Gemm, device: Device) -> Availability:
         """What there is for a problem. The table then has what the source has."""
         if (gemm, device) not in self._known:
             self._known[gemm, device] = self._taken(gemm, device)
@@ -96,17 +96,17 @@ class KernelLookup:
             self._away = error if isinstance(error, ServiceUnreachable) else None
             return str(error)
 
-    def _taken(self, gemm: Gemm, device: Device) -> Known:
+    def _taken(self, gemm: Gemm, device: Device) -> Availability:
         kernel, answer = self.table.find(gemm, device), self._answers.get((gemm, device))
         if answer is None or (kernel is not None and is_tuned(kernel)):
-            return Known(_words(kernel), False)
+            return Availability(_words(kernel), False)
         if answer.kernel is not None:
             try:
                 self.table.add(answer.kernel)
             except TirgemmError as error:
-                return Known(f"no kernel: {error}" if kernel is None else _words(kernel), False)
+                return Availability(f"no kernel: {error}" if kernel is None else _words(kernel), False)
             kernel = answer.kernel
-        return Known(answer.otherwise if kernel is None else _words(kernel), answer.wanted)
+        return Availability(answer.otherwise if kernel is None else _words(kernel), answer.wanted)
 
 
 def _words(kernel: Kernel | None) -> str:

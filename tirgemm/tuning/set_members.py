@@ -58,7 +58,8 @@ def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: F
             # Built once more, alone: the future raises why it does not.
             part.evaluator.built(part.workbench.build(part.gemm, segment.config))
             (winner,) = built_finalists(part, [segment.config])
-        beside = next((f for f in finalists if f.config == default), winner)
+        # Another config that is the same kernel is no faster than itself.
+        beside = next((f for f in finalists if f.config == default and f.kernel != winner.kernel), winner)
         evidence = certified(part, winner, beside, plan)
         if _loses(evidence.report):
             reason = f"serves m = {part.gemm.m}: the default, which is faster there than what was chosen"
@@ -106,7 +107,7 @@ def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Rol
     return evaluator.store_package(package, last.finalist.config, role, Certificate.from_json(joined), timings, trials)
 
 
-def mark_odd(tuning: Tuning, members: Sequence[Member], error: RowsDiffer) -> set[Config]:
+def mark_differing(tuning: Tuning, members: Sequence[Member], error: RowsDiffer) -> set[Config]:
     """Record members that do not give a row the expected bits as wrong; their configs. Raises ``error`` where there are
     none."""
     odd = [member for member in members if error.expected and row_signature(member.certificate) != error.expected]

@@ -23,14 +23,14 @@ from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
-from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, middles, servers
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.offer import joint_origin
 from tirgemm.tuning.records.row_signatures import RowsDiffer
-from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, built_member, mark_odd, set_record
+from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, built_member, mark_differing, set_record
 from tirgemm.tuning.shipped_set import OFFERED, recorded_parts, shipped_set
 from tirgemm.tuning.size_races import losses_at, race_between
 from tirgemm.tuning.sweep import Sweep
@@ -309,7 +309,7 @@ class SetTuning(Tuning):
             try:
                 return set_record(self, members, summary.trials)
             except RowsDiffer as error:
-                odd = mark_odd(self, members, error)
+                odd = mark_differing(self, members, error)
                 cuts += 1
                 if cuts == MOST_CUTS:
                     raise
@@ -378,9 +378,9 @@ class SetTuning(Tuning):
 
     def _borders(self, sizes: list[int], segments: list[Segment]) -> list[Range]:
         """The range of m of each segment, by what is measured half way between two."""
-        half_way = {middle: self._part(self.m.low, middle) for middle in middles(sizes, segments)}
+        half_way = {middle: self._part(self.m.low, middle) for middle in midpoints(sizes, segments)}
         tunings = {middle: tuning for middle, tuning in half_way.items() if tuning is not None}
-        pairs = {tunings[middle].gemm: pair for middle, pair in middles(sizes, segments).items() if middle in tunings}
+        pairs = {tunings[middle].gemm: pair for middle, pair in midpoints(sizes, segments).items() if middle in tunings}
         self._measure(list(tunings.values()), pairs)
         return borders(self.m, sizes, segments, lambda middle: _measured(tunings[middle]) if middle in tunings else {})
 

@@ -21,7 +21,7 @@ from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import RowsDiffer
-from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_odd, set_record
+from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_differing, set_record
 from tirgemm.tuning.shipped_kernel import certified_shipped, failed_here
 from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning.tune import Tuning
@@ -99,7 +99,7 @@ def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary)
                     record = set_record(whole, members, summary.trials)
                     break
                 except RowsDiffer as error:
-                    wrong = mark_odd(whole, members, error)
+                    wrong = mark_differing(whole, members, error)
                     cuts += 1
             failed |= wrong
             parts = recorded_parts(whole, failed)

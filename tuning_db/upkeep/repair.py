@@ -33,7 +33,7 @@ from tirgemm.tuning_db.table_list import TableList, kept_beside, kept_table_list
 from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
 from tirgemm.tuning_db.upkeep.first_page import PAGE_SIZE, locked_bytes, write_first_page
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
-from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created, hindrance, repair_due
+from tirgemm.tuning_db.upkeep.repair_files import RepairFiles, created, repair_due, repair_obstacle
 from tirgemm.tuning_db.upkeep.salvage import Salvage, is_damage
 
 # Made of the kernels, all of them anew: a figure that is wrong could not be told from one that is right.
@@ -104,7 +104,7 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0, tell: TellRepaired =
     if not file.is_file():
         raise InvalidRequest(f"there is no database file {file}")
     marker, beside, file = damage_marker(file), file, file.resolve()
-    if words := hindrance(file):
+    if words := repair_obstacle(file):
         raise StoreError(f"database {file} was not repaired: {words}; it is as it was")
     files = RepairFiles(file)
     try:

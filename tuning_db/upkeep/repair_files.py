@@ -161,7 +161,7 @@ def is_repair_due(marker: Path) -> bool:
     return False
 
 
-def hindrance(file: Path) -> str:
+def repair_obstacle(file: Path) -> str:
     """Why a database cannot be repaired now, as far as its folder says: it is to hold two more files of its size, and
     the log of the change; else empty."""
     file = file.resolve()

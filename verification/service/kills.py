@@ -39,7 +39,7 @@ from tirgemm.tuning_db import Database, Job, JobQueue, SqlStore, StoredEvent
 from tirgemm.tuning_db.models import AttemptRow, GemmRow
 from verification import command
 from verification.service.postgres_server import PostgresServer, find_programs, running
-from verification.service.processes import Serve, alive, came, command_line, descendants, kill
+from verification.service.processes import Serve, alive, command_line, descendants, eventually, kill
 from verification.service.proofs_file import ProofsFile
 from verification.service.ray_cluster import add_nodes, kill_node, running_cluster
 
@@ -93,7 +93,7 @@ class Records:
     def wait_for_progress(self) -> None:
         """Until the job has begun and no death counts against it, or has ended: three deaths without a measurement
         between them would set it aside."""
-        came(lambda: (job := self.job()).status in ENDED or (job.attempts <= 1 and self.events()), 40)
+        eventually(lambda: (job := self.job()).status in ENDED or (job.attempts <= 1 and self.events()), 40)
 
 
 def lost(before: dict[str, Candidate], after: dict[str, Candidate]) -> list[str]:
@@ -171,7 +171,7 @@ class Deployment:
             self.server.kill_all()
 
 
-def strike(deployment: Deployment, victim: str, rng: random.Random) -> list[int] | None:
+def kill_victim(deployment: Deployment, victim: str, rng: random.Random) -> list[int] | None:
     """SIGKILL to the victim: the processes that have to end with it; None where it does not run at this moment."""
     server = deployment.restart()
     if victim == RAY_NODE:
@@ -218,9 +218,9 @@ def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random)
     records.wait_for_progress()
     time.sleep(rng.uniform(0, MOMENT_SECONDS))
     before, events = records.candidates(), records.events()
-    while (left := strike(deployment, victim, rng)) is None and _patient(records.job).status != "done":
+    while (left := kill_victim(deployment, victim, rng)) is None and _patient(records.job).status != "done":
         time.sleep(0.05)
-    wrong = outlived(left or (), f"the {victim}")
+    wrong = survivors(left or (), f"the {victim}")
     wrong += lost(before, _patient(records.candidates))
     if _patient(records.events)[: len(events)] != events:
         wrong.append("events are lost")
@@ -230,7 +230,7 @@ def one_run(deployment: Deployment, victim: str, gemm: Gemm, rng: random.Random)
 def ended(deployment: Deployment, records: Records, before: dict[str, Candidate]) -> list[str]:
     """Wait for the end of a job; what is wrong with it, and with what was recorded ``before``, a sentence each."""
     deployment.restart()
-    in_time, job = came(lambda: _patient(records.job).status in ENDED, JOB_SECONDS, 0.1), _patient(records.job)
+    in_time, job = eventually(lambda: _patient(records.job).status in ENDED, JOB_SECONDS, 0.1), _patient(records.job)
     if not in_time:
         return [f"job {job.id} is still {job.status} after {JOB_SECONDS:g} s"]
     wrong = []
@@ -256,9 +256,9 @@ def _patient(read: Callable[[], Any]) -> Any:
             time.sleep(0.1)
 
 
-def outlived(pids: Sequence[int], what: str, patience_s: float = PATIENCE_SECONDS) -> list[str]:
+def survivors(pids: Sequence[int], what: str, patience_s: float = PATIENCE_SECONDS) -> list[str]:
     """Of the processes that had to end with ``what`` those that run after so long."""
-    came(lambda: not any(map(alive, pids)), patience_s)
+    eventually(lambda: not any(map(alive, pids)), patience_s)
     return [f"process {pid} ({command_line(pid)[:60]!r}) outlives {what}" for pid in pids if alive(pid)]
 
 

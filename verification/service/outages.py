@@ -23,7 +23,7 @@ from tirgemm.gemm import Gemm
 from verification import command
 from verification.service.file_systems import immutable, small_disk
 from verification.service.kills import Deployment, deployed, ended, lost
-from verification.service.processes import came
+from verification.service.processes import eventually
 from verification.service.proofs_file import ProofsFile
 from verification.service.random_requests import server
 
@@ -119,7 +119,7 @@ def read_only(seconds: float) -> list[str]:
                         wrong.append(f"{gemm} is answered with {answer.status_code}, not {status}: {answer.text[:200]}")
                 time.sleep(min(1.0, max(0.0, until - time.monotonic())))
         wrong += ended(deployment, records, before)
-        if not came(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200, ANSWER_SECONDS):
+        if not eventually(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200, ANSWER_SECONDS):
             wrong.append("the service is not ready again")
         return [*wrong, *ended(deployment, deployment.submit(Gemm(67, 27, 29, dtype="f32", layout="nn"), 4), {})]
 
@@ -144,7 +144,7 @@ def long_queue(batches: int, problems: int) -> list[str]:
             wrong.append(f"a hit takes {median:.2f} s and a page {page:.1f} s")
         for body in waiting:
             http.post("/v1/batches", json=body | {"queue": {}}).raise_for_status()
-        came(lambda: not _live(http), END_SECONDS, 1.0)
+        eventually(lambda: not _live(http), END_SECONDS, 1.0)
         for batch in made:
             states = http.get(f"/v1/batches/{batch['id']}").raise_for_status().json()["states"]
             if states.get("done", 0) + states.get("failed", 0) != problems:

@@ -56,7 +56,7 @@ def await_exit(process: subprocess.Popen[Any], seconds: float) -> None:
         process.wait()
 
 
-def came(condition: Callable[[], object], seconds: float, pause: float = 0.05) -> bool:
+def eventually(condition: Callable[[], object], seconds: float, pause: float = 0.05) -> bool:
     """Whether the condition, asked again and again, holds before so long."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -83,7 +83,7 @@ class Serve:
 
     def _wait(self) -> str:
         info = self.data / "server.json"
-        came(lambda: info.exists() or self.process.poll() is not None, START_SECONDS, 0.02)
+        eventually(lambda: info.exists() or self.process.poll() is not None, START_SECONDS, 0.02)
         if not info.exists():
             self.kill_all()
             raise AssertionError(f"the server did not start:\n{self.log.read_text()}")

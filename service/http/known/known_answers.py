@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.group_memory import GroupMemory
-from tirgemm.service.http.known.recent_look import Look, RecentLook
+from tirgemm.service.http.known.snapshot_cache import DatabaseSnapshot, SnapshotCache
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.answers.kernel_document import Rendered
@@ -48,11 +48,11 @@ class KnownAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class DatabaseState:
     """The state of the database that an answer is of: the look at it, and the changes that the processes of
     this service had made."""
 
-    look: Look
+    look: DatabaseSnapshot
     changes: bytes
 
 
@@ -62,7 +62,7 @@ class KnownAnswers:
     def __init__(
         self,
         database: Database,
-        recent: RecentLook,
+        recent: SnapshotCache,
         access: AccessControl,
         memory: GroupMemory,
         kept_bytes: int = KEPT_BYTES,
@@ -72,21 +72,21 @@ class KnownAnswers:
         self._recent = recent
         self._access = access
         self._kept_bytes = kept_bytes
-        self._moment: Moment | None = None
+        self._moment: DatabaseState | None = None
         self._answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()
         self._bytes = 0
 
-    async def moment(self) -> Moment:
+    async def moment(self) -> DatabaseState:
         """The state of the database that a request is answered from; take it before reading. Raises StoreError."""
         look = await self._recent.look()
         changes = self._memory.changes
         if self._moment is None or self._moment.look is not look or self._moment.changes != changes:
-            self._moment = Moment(look, changes)
+            self._moment = DatabaseState(look, changes)
             self._answers.clear()
             self._bytes = 0
         return self._moment
 
-    def keep(self, body: bytes, answer: KnownAnswer, moment: Moment) -> None:
+    def keep(self, body: bytes, answer: KnownAnswer, moment: DatabaseState) -> None:
         """Remember an answer that was read after ``moment``, unless that is past."""
         if moment is not self._moment:
             return

@@ -14,7 +14,7 @@ from tirgemm.gemm import REGIMES, Regime
 from tirgemm.progress import role_name
 from tirgemm.service.explain.gather import StoredKernelInput
 from tirgemm.service.http.documents import DeviceBody
-from tirgemm.service.http.pages.one_kernel_page import ask_of_code, opened_kernel
+from tirgemm.service.http.pages.one_kernel_page import opened_kernel, read_code
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.kernels import kernel_record
@@ -192,7 +192,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
 async def _figures(state: ServiceState, record: KernelRecord) -> CodeFigures:
     try:
         opened = await run_in_threadpool(opened_kernel, state, record)
-        return await ask_of_code(state, opened, code_figures)
+        return await read_code(state, opened, code_figures)
     except QueueFull:
         raise  # it is the server that is busy, whatever the kernel
     except TirgemmError as error:

@@ -114,7 +114,7 @@ async def _linked(state: ServiceState, opened: OpenedArtifact, kind: str) -> Cod
     """A text with its lines linked; where it cannot be made, why it is missing: that is not kept, for it may be made
     later. Raises QueueFull, which is for the whole page to say."""
     try:
-        return await ask_of_code(state, opened, linked_text, kind)
+        return await read_code(state, opened, linked_text, kind)
     except QueueFull:
         raise
     except TirgemmError as error:
@@ -130,7 +130,7 @@ async def code_text(kernel_id: str, kind: str, state: State) -> Response:
     held = kinds(opened.package)
     if kind not in held:
         raise Problem(404, f"kernel {kernel_id} has no text {kind!r} ({NAMES[kind]}); it has {', '.join(held)}")
-    text = await ask_of_code(state, opened, text_of, kind)
+    text = await read_code(state, opened, text_of, kind)
     return PlainTextResponse(
         text.text,
         headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"},
@@ -142,7 +142,7 @@ def _opened(state: ServiceState, kernel_id: str) -> tuple[KernelRecord, OpenedAr
     return record, opened_kernel(state, record)
 
 
-async def ask_of_code(state: ServiceState, opened: OpenedArtifact, function: Callable[..., T], *arguments: str) -> T:
+async def read_code(state: ServiceState, opened: OpenedArtifact, function: Callable[..., T], *arguments: str) -> T:
     """What ``function`` says of an artifact's code: compiled and disassembled in the explainer's process, and kept.
     Raises what ``Explainer.call`` raises."""
     key = (function.__name__, opened.package.sha256, opened.trusted, *arguments)

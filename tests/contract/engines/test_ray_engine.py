@@ -27,7 +27,7 @@ from tirgemm.tuning.measure.requests import Open
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.locks import DeviceLock
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
-from verification.service.kills import outlived
+from verification.service.kills import survivors
 from verification.service.processes import command
 from verification.service.ray_cluster import add_nodes, kill_node, running_cluster
 
@@ -149,7 +149,7 @@ def test_jobs_survive_the_loss_of_a_node_and_a_node_that_comes_is_used(
             assert all(progress.status == "running" for progress in queue.progress(job_ids).values())
             left = kill_node(cluster, lost)
             assert len(left) > 3, "what runs on a node, and what that started"
-            assert outlived(left, "the node", PATIENCE_S) == []
+            assert survivors(left, "the node", PATIENCE_S) == []
             until(lambda: len(worker.devices) == 2)
             jobs = ended(queue, job_ids)
             add_nodes(cluster, 2)

@@ -13,8 +13,8 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm.gemm import Gemm
 from tirgemm.status import LIVE
 from tirgemm.tuning_db import Database
-from verification.service.kills import JOB_SECONDS, LEASE_SECONDS, Records, lost, measured_twice, outlived
-from verification.service.processes import Serve, came
+from verification.service.kills import JOB_SECONDS, LEASE_SECONDS, Records, lost, measured_twice, survivors
+from verification.service.processes import Serve, eventually
 from verification.service.ray_cluster import ClusterProcess
 
 pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
@@ -45,14 +45,14 @@ def test_a_job_goes_on_when_a_killed_cluster_is_there_again(tmp_path: Path, back
             until(lambda: len(records.candidates()) >= 2)
             job = records.job()
             killed = cluster.kill()
-            assert outlived(killed, "the cluster", PATIENCE_S) == []
+            assert survivors(killed, "the cluster", PATIENCE_S) == []
             before, events = records.candidates(), records.events()
             assert job.status == "running"
             assert records.job().status in LIVE, "it was killed in the middle of the job"
             if back != "at once":
                 until(lambda: "there is no Ray cluster at" in server.log.read_text())
             cluster.start()
-            assert came(lambda: records.job().status == "done", JOB_SECONDS, 0.1), server.log.read_text()
+            assert eventually(lambda: records.job().status == "done", JOB_SECONDS, 0.1), server.log.read_text()
             ended, after = records.job(), records.candidates()
             assert records.certified()
             assert server.worker_pid() != worker

@@ -15,9 +15,9 @@ from tests.waiting import PATIENCE_S
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.documents import KernelDocument
-from tirgemm.service.http.known import kernel_lookups, recent_look
+from tirgemm.service.http.known import kernel_lookups, snapshot_cache
 from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
-from tirgemm.service.http.known.recent_look import Look, RecentLook
+from tirgemm.service.http.known.snapshot_cache import DatabaseSnapshot, SnapshotCache
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import Rendered, render
 from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswer, WantedAnswer
@@ -128,7 +128,7 @@ def test_what_is_no_answer_by_itself_is_never_kept(service: Service, looked_up: 
 
 
 def test_changes_by_this_process_are_seen_at_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 1000.0)
     old = stored(service, "old")
 
     def answered() -> str:
@@ -151,13 +151,13 @@ def test_changes_by_this_process_are_seen_at_once(service: Service, monkeypatch:
 def test_changes_by_other_processes_are_seen_at_the_next_look(
     service: Service, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 1000.0)
     old = stored(service, "old")
     assert service.post(device=CPU.key).json()["id"] == old
     with Database.embedded(service.state.settings.data) as other:
         new = kernel_record(SqlStore(other), REQUEST, salt="new", search=TUNED).id
         assert service.post(device=CPU.key).json()["id"] == old, "nobody has looked yet"
-        monkeypatch.setattr(recent_look, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 0.0)
         assert service.post(device=CPU.key).json()["id"] == new
         looked_up.clear()
         assert service.post(device=CPU.key).json()["id"] == new
@@ -169,7 +169,7 @@ def test_changes_by_other_processes_are_seen_at_the_next_look(
 def test_a_client_that_saw_its_job_end_is_answered_with_what_it_made(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 1000.0)
     old = stored(service, "old")
     job, _ = service.queue.submit(REQUEST)
     assert service.post(device=CPU.key).json()["id"] == old
@@ -186,19 +186,19 @@ def test_a_look_that_began_before_one_was_asked_for_does_not_do(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recent, begun, go = service.state.recent, threading.Event(), threading.Event()
-    read = RecentLook._read
+    read = SnapshotCache._read
 
-    def held(self: RecentLook) -> Look:
+    def held(self: SnapshotCache) -> DatabaseSnapshot:
         look = read(self)
         begun.set()
         assert go.wait(PATIENCE_S)
         return look
 
-    async def scenario() -> tuple[Look, Look, Look]:
-        monkeypatch.setattr(RecentLook, "_read", held)
+    async def scenario() -> tuple[DatabaseSnapshot, DatabaseSnapshot, DatabaseSnapshot]:
+        monkeypatch.setattr(SnapshotCache, "_read", held)
         first = asyncio.create_task(recent.look())
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        monkeypatch.setattr(RecentLook, "_read", read)
+        monkeypatch.setattr(SnapshotCache, "_read", read)
         stored(service)
         recent.expire()
         second = await recent.look()
@@ -212,7 +212,7 @@ def test_a_look_that_began_before_one_was_asked_for_does_not_do(
 def test_other_devices_of_the_workers_are_other_answers(
     service: Service, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_look, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 0.0)
     gpu = named_device("sm_90a")
     on_cpu, on_gpu = stored(service), stored(service, device=gpu)
     service.queue.register_worker("elsewhere:1:0", [CPU])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tirgemm import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Range
-from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, Segment, borders, middles, partition
+from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, Segment, borders, midpoints, partition
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 
 SMALL, MIDDLE, LARGE = (Config("made_up", (("tile", tile),)) for tile in (1, 8, 64))
@@ -63,8 +63,8 @@ def test_a_range_is_cut_at_more_sizes_than_are_compared_where_tiles_are_many() -
 
 def test_half_way_between_two_sizes_is_looked_at_where_they_are_far_apart() -> None:
     segments = [Segment(0, 0, SMALL, 1.0), Segment(1, 1, MIDDLE, 1.0), Segment(2, 3, LARGE, 1.0)]
-    assert middles((7, 8, 48, 64), segments) == {28: (MIDDLE, LARGE)}
-    assert middles((112, 128, 144, 192), segments) == {120: (SMALL, MIDDLE)}
+    assert midpoints((7, 8, 48, 64), segments) == {28: (MIDDLE, LARGE)}
+    assert midpoints((112, 128, 144, 192), segments) == {120: (SMALL, MIDDLE)}
     asked: list[int] = []
 
     def times(middle: int) -> dict[Config, float]:

@@ -25,7 +25,7 @@ from tirgemm.tuning.measure import measurer as measurer_module
 from tirgemm.tuning.measure.baselines import cublaslt, cublaslt_baseline, triton_baseline
 from tirgemm.tuning.measure.baselines.cublaslt import CublasLt, CublasLtError, Descriptor
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline, alignment
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.triton_baseline import by_tma, configs
 from tirgemm.tuning.measure.baselines.tuned_baseline import FINALISTS, Refused, choose
 from tirgemm.tuning.measure.measurer import BASELINES, Measurer
@@ -68,7 +68,7 @@ def test_a_baseline_whose_candidates_all_refuse_is_absent_with_a_reason() -> Non
     def screen(i: int, _: float) -> float:
         raise Refused(f"no {i}")
 
-    with pytest.raises(Absent, match="none of 4 candidates runs: no 0"):
+    with pytest.raises(BaselineUnavailable, match="none of 4 candidates runs: no 0"):
         choose(4, screen, lambda _: {})
 
 
@@ -162,7 +162,7 @@ def test_only_the_unsplit_baseline_forbids_reductions(
 
 
 def test_an_unsplit_cublaslt_is_beside_invariant_problems_alone(library: FakeCublasLt) -> None:
-    with pytest.raises(Absent, match="this problem is not invariant"):
+    with pytest.raises(BaselineUnavailable, match="this problem is not invariant"):
         CublasLtUnsplitBaseline(Gemm.parse("16x16x16:f16:nn"), 0, 5)
     assert not library.objects
 
@@ -182,7 +182,7 @@ def test_alignment_is_the_worst_of_all_sets_and_at_most_256() -> None:
     ],
 )
 def test_what_cublaslt_cannot_do_in_one_call_is_absent(library: FakeCublasLt, text: str, reason: str) -> None:
-    with pytest.raises(Absent, match=reason):
+    with pytest.raises(BaselineUnavailable, match=reason):
         CublasLtBaseline(Gemm.parse(text), 0, 5)
     assert not library.objects
 
@@ -190,7 +190,7 @@ def test_what_cublaslt_cannot_do_in_one_call_is_absent(library: FakeCublasLt, te
 def test_a_problem_without_heuristics_is_absent(library: FakeCublasLt) -> None:
     library.offered = 0
     gemm = Gemm.parse("8x8x8:f16:nt")
-    with pytest.raises(Absent, match=r"does not offer this problem: .*CUBLAS_STATUS_NOT_SUPPORTED"):
+    with pytest.raises(BaselineUnavailable, match=r"does not offer this problem: .*CUBLAS_STATUS_NOT_SUPPORTED"):
         CublasLtBaseline(gemm, 0, 5).candidates([{n: o.view for n, o in operand_set(gemm).items()}])
 
 
@@ -276,13 +276,13 @@ def test_triton_tries_wide_tiles_where_there_are_many_and_short_ones_for_few_row
     ],
 )
 def test_what_triton_does_not_compute_is_absent(text: str, reason: str) -> None:
-    with pytest.raises(Absent, match=reason):
+    with pytest.raises(BaselineUnavailable, match=reason):
         triton_baseline.TritonBaseline(Gemm.parse(text), 0, 0)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
 def test_triton_is_absent_where_it_is_not_installed() -> None:
-    with pytest.raises(Absent, match="is missing: No module named"):
+    with pytest.raises(BaselineUnavailable, match="is missing: No module named"):
         triton_baseline.TritonBaseline(Gemm.parse("8x8x8:f16:nt"), 0, 0)
 
 
@@ -295,13 +295,13 @@ def test_triton_is_absent_where_it_is_not_installed() -> None:
     ],
 )
 def test_what_triton_with_fixed_tiles_does_not_compute_is_absent(text: str, reason: str) -> None:
-    with pytest.raises(Absent, match=reason):
+    with pytest.raises(BaselineUnavailable, match=reason):
         triton_baseline.TritonInvariantBaseline(Gemm.parse(text), 0, 0)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
 def test_triton_with_fixed_tiles_is_absent_where_triton_is_not_installed() -> None:
-    with pytest.raises(Absent, match="is missing: No module named"):
+    with pytest.raises(BaselineUnavailable, match="is missing: No module named"):
         triton_baseline.TritonInvariantBaseline(Gemm.parse("8x8x8:f16:nt:invariant"), 0, 0)
 
 

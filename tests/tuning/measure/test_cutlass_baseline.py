@@ -16,7 +16,7 @@ from tirgemm.hardware import ARCHITECTURES
 from tirgemm.tuning.measure.baselines import cutlass_baseline, cutlass_build
 from tirgemm.tuning.measure.baselines.cutlass_baseline import TEMPLATES, CutlassBaseline, macros, unsupported
 from tirgemm.tuning.measure.baselines.cutlass_build import DoesNotCompile, headers, libraries
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
 from tirgemm.tuning.verify.plan import layout_of
 
@@ -92,13 +92,13 @@ def test_a_template_gets_the_layouts_dtypes_and_accesses_of_the_problem(text: st
 )
 def test_what_cutlass_does_not_compute_is_absent(text: str, reason: str) -> None:
     assert reason in unsupported(Gemm.parse(text))
-    with pytest.raises(Absent, match=reason):
+    with pytest.raises(BaselineUnavailable, match=reason):
         CutlassBaseline(Gemm.parse(text), 0, 0)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cutlass_library") is not None, reason="CUTLASS is installed")
 def test_without_the_package_cutlass_is_absent() -> None:
-    with pytest.raises(Absent, match="pip install nvidia-cutlass"):
+    with pytest.raises(BaselineUnavailable, match="pip install nvidia-cutlass"):
         CutlassBaseline(Gemm.parse("8x8x8:f16:nt"), 0, 0)
 
 
@@ -106,7 +106,7 @@ def test_without_nvcc_cutlass_is_absent(package: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("CUDA_PATH", "/nowhere")
     assert headers() == package
-    with pytest.raises(Absent, match="nvcc, which was not found"):
+    with pytest.raises(BaselineUnavailable, match="nvcc, which was not found"):
         CutlassBaseline(Gemm.parse("8x8x8:f16:nt"), 0, 0)
 
 

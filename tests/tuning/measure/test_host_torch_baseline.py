@@ -22,7 +22,7 @@ from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.rounds import SampleBlock
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure import Measurer, host_torch_baseline
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED, PLAIN, careful_call
 from tirgemm.tuning.measure.baselines.torch_compiled_baseline import compiled_epilogue, epilogue, matmul_and
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
@@ -275,12 +275,12 @@ def test_where_pytorch_cannot_be_imported_it_is_absent_with_the_reason(
         raise error
 
     monkeypatch.setattr(importlib, "import_module", fail)
-    with pytest.raises(Absent, match=says):
+    with pytest.raises(BaselineUnavailable, match=says):
         HostTorchBaseline(GEMM, 1, nothing)
 
 
 def test_what_pytorch_does_not_write_is_absent() -> None:
-    with pytest.raises(Absent, match=r"torch\.matmul writes f16, its inputs' dtype, not f32"):
+    with pytest.raises(BaselineUnavailable, match=r"torch\.matmul writes f16, its inputs' dtype, not f32"):
         HostTorchBaseline(Gemm.parse("8x8x8:f16:nt:out=f32"), 1, nothing)
 
 

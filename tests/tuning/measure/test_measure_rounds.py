@@ -20,7 +20,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable, numpy_baseline
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
 
 
@@ -141,9 +141,9 @@ def test_the_numpy_baseline_computes_the_problem(text: str) -> None:
 
 
 def test_the_numpy_baseline_says_what_it_cannot_run() -> None:
-    with pytest.raises(Absent, match="bfloat16"):
+    with pytest.raises(BaselineUnavailable, match="bfloat16"):
         numpy_baseline(Gemm(3, 3, 3, "bf16"))
-    with pytest.raises(Absent, match="erf"):
+    with pytest.raises(BaselineUnavailable, match="erf"):
         numpy_baseline(Gemm(3, 3, 3, act="gelu"))
 
 

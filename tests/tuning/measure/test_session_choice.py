@@ -12,7 +12,7 @@ import pytest
 
 from tirgemm.rounds import StoppingRule
 from tirgemm.tuning.measure import cuda_session
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Refused
 from tirgemm.tuning.measure.cuda_session import CudaSession
 
@@ -163,7 +163,7 @@ def test_a_baseline_without_candidates_to_choose_from_is_not_tuned(gpu: FakeGpu)
 
 
 def test_a_baseline_whose_candidates_all_refuse_is_absent(gpu: FakeGpu) -> None:
-    with pytest.raises(Absent, match="not this one"):
+    with pytest.raises(BaselineUnavailable, match="not this one"):
         library(gpu, FakeBaseline(gpu, [None, None]), "isolated")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED, PLAIN, TorchBaseline, careful_call, odd_sizes, pin
 from tirgemm.tuning.measure.baselines.torch_compiled_baseline import TorchCompiledBaseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import FastestOption, Refused
@@ -50,7 +50,7 @@ def test_the_settings_are_pinned_whatever_they_were() -> None:
 
 @pytest.mark.parametrize("deaf", ["allow_tf32", "allow_bf16_reduced_precision_reduction"])
 def test_a_pytorch_that_keeps_its_own_settings_is_absent(deaf: str) -> None:
-    with pytest.raises(Absent, match=f"PyTorch 9.9 does not take its settings.*'{deaf}': None"):
+    with pytest.raises(BaselineUnavailable, match=f"PyTorch 9.9 does not take its settings.*'{deaf}': None"):
         pin(StubTorch(deaf))
 
 
@@ -119,7 +119,7 @@ def test_only_an_epilogue_is_compiled_and_what_fails_to_compile_is_refused(monke
     torch.compiler = SimpleNamespace(reset=lambda: None)
     torch.relu = torch.nn = SimpleNamespace(functional=SimpleNamespace(gelu=None, silu=None))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    with pytest.raises(Absent, match="nothing to compile"):
+    with pytest.raises(BaselineUnavailable, match="nothing to compile"):
         TorchCompiledBaseline(Gemm.parse("64x64x64:f16:nn"), 0, 0)
     views: Any = {"a": 1, "b": 2, "d": 3, "bias": 4}
     (only,) = TorchCompiledBaseline(Gemm.parse("64x64x64:f16:nn:bias"), 0, 0).candidates([views])

@@ -141,7 +141,7 @@ def _least(excess: Floats, total: Floats, axis: int) -> npt.NDArray[np.intp]:
     return places
 
 
-def middles(sizes: Sequence[int], segments: Sequence[Segment]) -> dict[int, tuple[Config, Config]]:
+def midpoints(sizes: Sequence[int], segments: Sequence[Segment]) -> dict[int, tuple[Config, Config]]:
     """The sizes half way between two segments, with the configs below and above, where they are far apart."""
     return {
         (low + high) // 2: (below.config, above.config)
@@ -161,7 +161,7 @@ def borders(
     below is no slower there than the one above, by the times at that size, which is asked for where they are far
     apart."""
     ranges, low = [], m.low
-    half_way = middles(sizes, segments)
+    half_way = midpoints(sizes, segments)
     for below, above in itertools.pairwise(segments):
         high, middle = sizes[below.last], (sizes[below.last] + sizes[below.last + 1]) // 2
         times = times_at(middle) if middle in half_way else {}

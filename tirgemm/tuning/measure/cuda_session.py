@@ -28,7 +28,7 @@ from tirgemm.tuning.driver.cuda import Gpu, Memory, Module, call
 from tirgemm.tuning.driver.nvml import Probe
 from tirgemm.tuning.measure.baselines.cublaslt_baseline import CublasLtBaseline, CublasLtUnsplitBaseline
 from tirgemm.tuning.measure.baselines.cutlass_baseline import CutlassBaseline
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline
 from tirgemm.tuning.measure.baselines.torch_compiled_baseline import TorchCompiledBaseline
 from tirgemm.tuning.measure.baselines.triton_baseline import TritonBaseline, TritonInvariantBaseline
@@ -101,7 +101,7 @@ class CudaSession:
         gemm = options.problem(kernel.gemm)
         absent: dict[str, str] = {}
         if request.baselines:
-            with suppress(Absent):  # which those that need it say for themselves
+            with suppress(BaselineUnavailable):  # which those that need it say for themselves
                 imported_torch(self._alive)
         chosen = self._chosen.setdefault((gemm, options.regime), {})
         makers: dict[str, Callable[[Operands], _Contender]] = {"": partial(self._kernel, kernel)}
@@ -110,7 +110,7 @@ class CudaSession:
         for name in request.baselines:
             try:
                 baseline = _BASELINES[name](gemm, self._gpu.ordinal, int(self._gpu.stream))
-            except Absent as reason:
+            except BaselineUnavailable as reason:
                 absent[name] = str(reason)
                 continue
             makers[name] = partial(self._library, name, baseline, regime=options.regime, chosen=chosen)
@@ -126,7 +126,7 @@ class CudaSession:
         for i, (name, make) in enumerate(makers.items()):
             try:
                 contenders[name] = make(buffers[order[i]])
-            except Absent as reason:
+            except BaselineUnavailable as reason:
                 absent[name] = str(reason)
             self._alive()
         probe = Probe(self.device.uuid)
@@ -190,7 +190,7 @@ class CudaSession:
         self, name: str, baseline: Baseline, operands: Operands, regime: Regime, chosen: dict[str, Any]
     ) -> _Contender:
         """A library's matmul, by the fastest of its candidates, which are tried once; ``chosen`` keeps it. Raises
-        Absent."""
+        BaselineUnavailable."""
         count, index = len(operands.views), 0
         with baseline.context():
             candidates = baseline.candidates(operands.views)

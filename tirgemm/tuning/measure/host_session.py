@@ -29,7 +29,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.reference.numbers import BITS, Bits, encode
 from tirgemm.rounds import SampleBlock, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.driver.tensors import View
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent, numpy_baseline
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable, numpy_baseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call
 from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
@@ -87,7 +87,7 @@ class HostSession:
         for name in request.baselines:
             try:
                 contenders[name] = self._baseline(name, gemm, options.regime)
-            except Absent as reason:
+            except BaselineUnavailable as reason:
                 absent[name] = str(reason)
         owners = 1 if options.shared else len(contenders)
         sets = self._sets(gemm, owners)
@@ -134,7 +134,7 @@ class HostSession:
         return buffers
 
     def _baseline(self, name: str, gemm: Gemm, regime: Regime) -> _Prepare:
-        """How a baseline's calls are prepared. Raises Absent."""
+        """How a baseline's calls are prepared. Raises BaselineUnavailable."""
         if name == "numpy_f32":
             function = numpy_baseline(gemm)
             return lambda operands: _array_calls(function, gemm, operands)

@@ -18,7 +18,7 @@ from typing import Any
 from tirgemm.gemm import DTYPE_NAMES, Gemm
 from tirgemm.rounds import SampleBlock, StoppingRule, alternate, turn
 from tirgemm.tuning.driver.tensors import View
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.torch_baseline import (
     PLAIN,
     activation,
@@ -53,11 +53,11 @@ class TorchCall:
 
 
 class HostTorchBaseline:
-    """PyTorch's ways to compute ``gemm`` on the CPU. Raises Absent."""
+    """PyTorch's ways to compute ``gemm`` on the CPU. Raises BaselineUnavailable."""
 
     def __init__(self, gemm: Gemm, usable_threads: int, alive: Callable[[], None]) -> None:
         if gemm.out != gemm.dtype:
-            raise Absent(f"torch.matmul writes {gemm.dtype}, its inputs' dtype, not {gemm.out}")
+            raise BaselineUnavailable(f"torch.matmul writes {gemm.dtype}, its inputs' dtype, not {gemm.out}")
         self._gemm = gemm
         self._alive = alive
         self._torch = _imported(alive)
@@ -209,7 +209,7 @@ def _own_threads(torch: Any) -> int:
 
 
 def _imported(alive: Callable[[], None]) -> Any:
-    """PyTorch, without gradients and with its settings pinned. Raises Absent."""
+    """PyTorch, without gradients and with its settings pinned. Raises BaselineUnavailable."""
     torch = imported_torch(alive)
     torch.set_grad_enabled(False)
     pin(torch)

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.process.child_rpc import allow_torch
 
 _TOLD_S = 0.2
 
 
 def imported_torch(alive: Callable[[], None]) -> Any:
-    """The module ``torch``; ``alive`` is told while it is imported, the first time. Raises Absent."""
+    """The module ``torch``; ``alive`` is told while it is imported, the first time. Raises BaselineUnavailable."""
     allow_torch()
     failed: list[Exception] = []
 
@@ -31,5 +31,7 @@ def imported_torch(alive: Callable[[], None]) -> Any:
         alive()
     if failed:
         absent = isinstance(failed[0], ModuleNotFoundError) and failed[0].name == "torch"
-        raise Absent("PyTorch is not installed" if absent else f"PyTorch does not import: {failed[0]}") from failed[0]
+        raise BaselineUnavailable(
+            "PyTorch is not installed" if absent else f"PyTorch does not import: {failed[0]}"
+        ) from failed[0]
     return importlib.import_module("torch")

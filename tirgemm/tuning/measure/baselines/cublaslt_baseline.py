@@ -19,7 +19,7 @@ from tirgemm.tuning.driver.cuda import Memory
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines import cublaslt as lt
 from tirgemm.tuning.measure.baselines.cublaslt import Algo, CublasLt, CublasLtError, Descriptor, cublaslt
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call, Refused
 from tirgemm.tuning.verify.plan import OperandPlacement, layout_of
 
@@ -75,19 +75,19 @@ class CublasProblem:
 
 
 class CublasLtBaseline:
-    """``cublasLtMatmul`` with each algorithm that the heuristics offer. Raises Absent."""
+    """``cublasLtMatmul`` with each algorithm that the heuristics offer. Raises BaselineUnavailable."""
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         del ordinal  # the library works in the current context
         if reason := unsupported(gemm):
-            raise Absent(reason)
+            raise BaselineUnavailable(reason)
         try:
             self._lt = cublaslt()
             self._problem = CublasProblem.of(self._lt, gemm)
         except OSError as error:
-            raise Absent(f"cuBLASLt was not found: {error}") from error
+            raise BaselineUnavailable(f"cuBLASLt was not found: {error}") from error
         except CublasLtError as error:
-            raise Absent(f"cuBLASLt cannot describe this problem: {error}") from error
+            raise BaselineUnavailable(f"cuBLASLt cannot describe this problem: {error}") from error
         self._gemm = gemm
         self._stream = stream
         self._workspace = Memory(WORKSPACE_BYTES)
@@ -110,9 +110,9 @@ class CublasLtBaseline:
         try:
             heuristics = self._lt.heuristics(p.description, p.a, p.b, p.c, p.d, preference, MOST_HEURISTICS)
         except CublasLtError as error:
-            raise Absent(f"cuBLASLt does not offer this problem: {error}") from error
+            raise BaselineUnavailable(f"cuBLASLt does not offer this problem: {error}") from error
         if not heuristics:
-            raise Absent("cuBLASLt offers no algorithm for this problem")
+            raise BaselineUnavailable("cuBLASLt offers no algorithm for this problem")
         version = self._lt.version
         return [
             BaselineOption(
@@ -163,14 +163,17 @@ class CublasLtBaseline:
 
 
 class CublasLtUnsplitBaseline(CublasLtBaseline):
-    """The algorithms that add all of k in one block, beside invariant problems. Raises Absent, also for others.
+    """The algorithms that add all of k in one block, beside invariant problems. Raises BaselineUnavailable, also for
+    others.
 
     How tiles of other sizes add is not told, so that a row may still have other bits at another m.
     """
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         if not gemm.invariant:
-            raise Absent("cuBLASLt held to no split of k is beside invariant kernels; this problem is not invariant")
+            raise BaselineUnavailable(
+                "cuBLASLt held to no split of k is beside invariant kernels; this problem is not invariant"
+            )
         super().__init__(gemm, ordinal, stream)
 
     def _restrict(self, preference: Descriptor) -> None:

@@ -14,7 +14,7 @@ from tirgemm.hardware import ARCHITECTURES, arch_of
 from tirgemm.tuning.driver.cuda import call
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.cutlass_build import DoesNotCompile, compiler, headers, libraries, loaded
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call, Refused
 from tirgemm.tuning.verify.plan import OperandPlacement, layout_of
 
@@ -91,17 +91,17 @@ def macros(gemm: Gemm, template: Template) -> dict[str, str]:
 
 
 class CutlassBaseline:
-    """Every template that fits the GPU. Raises Absent where the problem or the machine is none for it."""
+    """Every template that fits the GPU. Raises BaselineUnavailable where the problem or the machine is none for it."""
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         if reason := unsupported(gemm):
-            raise Absent(reason)
+            raise BaselineUnavailable(reason)
         headers()
         compiler()
         device = call("cuDeviceGet", ordinal)
         self._arch = arch_of((_attribute(device, "MAJOR"), _attribute(device, "MINOR")))
         if self._arch not in ARCHITECTURES:
-            raise Absent(f"CUTLASS is compiled here for {', '.join(ARCHITECTURES)}, not for {self._arch}")
+            raise BaselineUnavailable(f"CUTLASS is compiled here for {', '.join(ARCHITECTURES)}, not for {self._arch}")
         self._gemm, self._stream = gemm, stream
         self._layouts: dict[str, OperandPlacement] = {
             name: layout_of(gemm, name, gemm.m_max) for name in _operands(gemm)

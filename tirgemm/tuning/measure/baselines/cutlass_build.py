@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 
 PACKAGE = "cutlass_library"
 SOURCE = Path(__file__).with_name("cutlass_gemm.cu")
@@ -33,31 +33,33 @@ class DoesNotCompile(Exception):
 
 
 def headers() -> Path:
-    """CUTLASS's include folder. Raises Absent."""
+    """CUTLASS's include folder. Raises BaselineUnavailable."""
     spec = importlib.util.find_spec(PACKAGE)
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     for folder in folders:
         include = folder / "source" / "include"
         if (include / "cutlass" / "cutlass.h").is_file():
             return include
-    raise Absent(
+    raise BaselineUnavailable(
         f"CUTLASS's headers were not found in a Python package {PACKAGE}: pip install nvidia-cutlass, or put it on "
         f"PYTHONPATH"
     )
 
 
 def compiler() -> str:
-    """nvcc's path. Raises Absent."""
+    """nvcc's path. Raises BaselineUnavailable."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=os.environ.get("CUDA_PATH", "/usr/local/cuda") + "/bin")
     if nvcc is None:
-        raise Absent("CUTLASS is compiled by nvcc, which was not found on PATH, in CUDA_PATH or in /usr/local/cuda")
+        raise BaselineUnavailable(
+            "CUTLASS is compiled by nvcc, which was not found on PATH, in CUDA_PATH or in /usr/local/cuda"
+        )
     return nvcc
 
 
 def libraries(arch: str, templates: list[dict[str, str]], folder: Path | None = None) -> list[Path | DoesNotCompile]:
     """The shared library of every template (its macros), compiled side by side; where nvcc refused, what it said.
 
-    ``folder``: where libraries are kept. Raises Absent where there are no headers or there is no nvcc.
+    ``folder``: where libraries are kept. Raises BaselineUnavailable where there are no headers or there is no nvcc.
     """
     include, nvcc = headers(), compiler()
     target = folder or _cache()

@@ -14,16 +14,16 @@ from tirgemm.gemm import Gemm
 _ONE = np.float32(1.0)
 
 
-class Absent(Exception):
+class BaselineUnavailable(Exception):
     """A baseline cannot run this problem; the text says why."""
 
 
 def numpy_baseline(gemm: Gemm) -> Callable[..., object]:
-    """A function of the operands' bits by name that writes D. Raises Absent."""
+    """A function of the operands' bits by name that writes D. Raises BaselineUnavailable."""
     if "bf16" in (gemm.dtype, gemm.out):
-        raise Absent("NumPy has no bfloat16")
+        raise BaselineUnavailable("NumPy has no bfloat16")
     if gemm.act == "gelu":
-        raise Absent("NumPy has no erf")
+        raise BaselineUnavailable("NumPy has no erf")
     kinds: dict[str, Any] = {"f16": np.float16, "f32": np.float32}
     source, target = kinds[gemm.dtype], kinds[gemm.out]
     trans_a, trans_b, scaled, act = gemm.trans_a, gemm.trans_b, gemm.alpha, _ACTIVATIONS[gemm.act]

@@ -14,7 +14,7 @@ from typing import Any
 from tirgemm.expr import evaluate
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 from tirgemm.tuning.driver.tensors import View
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call
 
 # PyTorch's own defaults, set whatever the environment says: fp32 products in fp32 (``highest``: no TF32, no bf16 on a
@@ -32,17 +32,17 @@ _FACTORS: dict[Operand, set[str]] = {"a": {"m", "k"}, "b": {"k", "n"}}
 
 
 class TorchBaseline:
-    """``torch.matmul``, then scaling, C, bias and activation in place. Raises Absent."""
+    """``torch.matmul``, then scaling, C, bias and activation in place. Raises BaselineUnavailable."""
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         if gemm.out != gemm.dtype:
-            raise Absent(f"torch.matmul writes {gemm.dtype}, its inputs' dtype, not {gemm.out}")
+            raise BaselineUnavailable(f"torch.matmul writes {gemm.dtype}, its inputs' dtype, not {gemm.out}")
         try:
             import torch
         except ImportError as error:
-            raise Absent("PyTorch is not installed") from error
+            raise BaselineUnavailable("PyTorch is not installed") from error
         if not torch.cuda.is_available():
-            raise Absent("this PyTorch has no CUDA, or none that fits the driver")
+            raise BaselineUnavailable("this PyTorch has no CUDA, or none that fits the driver")
         pin(torch)
         self._torch = torch
         self._gemm = gemm
@@ -74,7 +74,7 @@ class TorchBaseline:
 
 
 def pin(torch: Any) -> None:
-    """Set what ``PINNED`` says. Raises Absent where this PyTorch does not take it."""
+    """Set what ``PINNED`` says. Raises BaselineUnavailable where this PyTorch does not take it."""
     matmul = torch.backends.cuda.matmul
     torch.set_float32_matmul_precision(PINNED["float32_matmul_precision"])
     for name, value in PINNED.items():
@@ -83,7 +83,9 @@ def pin(torch: Any) -> None:
     got = {name: getattr(matmul, name) for name in PINNED if name.startswith("allow_")}
     got["float32_matmul_precision"] = torch.get_float32_matmul_precision()
     if got != PINNED:
-        raise Absent(f"PyTorch {torch.__version__} does not take its settings: they are {got}, not {PINNED}")
+        raise BaselineUnavailable(
+            f"PyTorch {torch.__version__} does not take its settings: they are {got}, not {PINNED}"
+        )
 
 
 def careful_call(gemm: Gemm) -> str | None:

@@ -9,17 +9,18 @@ from typing import Any
 
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.driver.tensors import View
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.torch_baseline import TorchBaseline, activation
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call, Refused
 
 
 class TorchCompiledBaseline(TorchBaseline):
-    """``torch.matmul(a, b, out=d)`` and a compiled epilogue of ``d``. Raises Absent where a problem has no epilogue."""
+    """``torch.matmul(a, b, out=d)`` and a compiled epilogue of ``d``. Raises BaselineUnavailable where a problem has no
+    epilogue."""
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         if not (gemm.alpha or gemm.beta or gemm.bias or gemm.act != "none"):
-            raise Absent("without alpha, beta, bias and activation PyTorch has nothing to compile")
+            raise BaselineUnavailable("without alpha, beta, bias and activation PyTorch has nothing to compile")
         super().__init__(gemm, ordinal, stream)
 
     def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.tuning.driver.tensors import View
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call, Refused
 from tirgemm.tuning.verify.plan import OperandPlacement, layout_of
 
@@ -98,11 +98,12 @@ def by_tma(layout: OperandPlacement, addresses: Iterable[int]) -> bool:
 
 
 class TritonBaseline:
-    """``triton_matmul`` in every config that fits. Raises Absent where the problem or the machine is none for it."""
+    """``triton_matmul`` in every config that fits. Raises BaselineUnavailable where the problem or the machine is none
+    for it."""
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         if reason := unsupported(gemm):
-            raise Absent(reason)
+            raise BaselineUnavailable(reason)
         try:
             import torch
             import triton
@@ -111,11 +112,11 @@ class TritonBaseline:
 
             from tirgemm.tuning.measure.baselines.triton_matmul import matmul
         except ImportError as error:
-            raise Absent(
+            raise BaselineUnavailable(
                 f"Triton with tensor descriptors, or the PyTorch that it needs, is missing: {error}"
             ) from error
         if not torch.cuda.is_available():
-            raise Absent("this PyTorch has no CUDA, or none that fits the driver")
+            raise BaselineUnavailable("this PyTorch has no CUDA, or none that fits the driver")
         self._torch, self._descriptor, self._matmul = torch, TensorDescriptor, matmul
         self._gemm = gemm
         self._sums = {"f16": float16, "f32": float32}[gemm.acc]
@@ -214,12 +215,14 @@ class TritonBaseline:
 
 
 class TritonInvariantBaseline(TritonBaseline):
-    """``triton_matmul`` in the config of its dtype, without TMA. Raises Absent, also for problems that are not
-    invariant."""
+    """``triton_matmul`` in the config of its dtype, without TMA. Raises BaselineUnavailable, also for problems that are
+    not invariant."""
 
     def __init__(self, gemm: Gemm, ordinal: int, stream: int) -> None:
         if not gemm.invariant:
-            raise Absent("Triton's matmul with fixed tiles is beside invariant kernels; this problem is not invariant")
+            raise BaselineUnavailable(
+                "Triton's matmul with fixed tiles is beside invariant kernels; this problem is not invariant"
+            )
         super().__init__(gemm, ordinal, stream)
 
     def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tirgemm.tuning.driver.tensors import View
-from tirgemm.tuning.measure.baselines.numpy_baseline import Absent
+from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 
 FINALISTS = 3
 # Of so few candidates a report has every label, and so every time has a name.
@@ -41,7 +41,7 @@ class Baseline(Protocol):
         ...
 
     def candidates(self, sets: list[dict[str, View]]) -> list[BaselineOption]:
-        """At least one, the library's own first choice first. Raises Absent."""
+        """At least one, the library's own first choice first. Raises BaselineUnavailable."""
         ...
 
 
@@ -77,7 +77,7 @@ def choose(
     """The fastest of ``count`` candidates.
 
     ``screen(i, best)`` takes a short look at one, in microseconds, ``best`` the fastest so far (it may spare those that
-    are far behind); ``final`` times the fastest three against each other. Raises Absent where all refuse.
+    are far behind); ``final`` times the fastest three against each other. Raises BaselineUnavailable where all refuse.
     """
     screened: dict[int, float] = {}
     refused: dict[int, str] = {}
@@ -87,7 +87,9 @@ def choose(
         except Refused as reason:
             refused[i] = str(reason)
     if not screened:
-        raise Absent(f"none of {count} candidates runs: {refused[0]}" if count else "there is no candidate")
+        raise BaselineUnavailable(
+            f"none of {count} candidates runs: {refused[0]}" if count else "there is no candidate"
+        )
     best = sorted(screened, key=lambda i: screened[i])[:FINALISTS]
     finals = dict(final(best)) if len(best) > 1 else {}
     return FastestOption(min(finals, key=lambda i: finals[i]) if finals else best[0], screened, finals, refused)

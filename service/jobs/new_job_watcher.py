@@ -1,4 +1,4 @@
-"""``NewJobs``: a worker that has nothing to do hears of a job soon after it came, without a claim for every look."""
+"""``NewJobWatcher``: wakes an idle worker soon after a job is queued, by a query that is cheaper than a claim."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_SECONDS = 0.1
 LOOK_SECONDS = 0.025
 
 
-class NewJobs:
+class NewJobWatcher:
     """The jobs that come to a queue while its worker, which stops once ``stop`` is set, has none."""
 
     def __init__(self, queue: JobQueue, stop: threading.Event) -> None:

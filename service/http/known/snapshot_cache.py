@@ -1,4 +1,5 @@
-"""``RecentLook``: one look at what answers of known kernels hang on, shared by all requests for a second."""
+"""``SnapshotCache``: the state of the database that answers of stored kernels depend on, read once a second for all
+requests."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ EVER_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DatabaseSnapshot:
     """The version of the stored kernels, and the devices of the live workers, where there is none of all that there
     were, all of one moment."""
 
@@ -27,20 +28,20 @@ class Look:
     devices: tuple[Device, ...]
 
 
-class RecentLook:
-    """Looks at the database at most once in LOOK_SECONDS, however many ask; equal looks are one object."""
+class SnapshotCache:
+    """Reads a snapshot at most once in LOOK_SECONDS, however many ask; equal snapshots are one object."""
 
     def __init__(self, queue: JobQueue, alive_seconds: float, memory: GroupMemory) -> None:
         self._queue = queue
         self._alive_seconds = alive_seconds
         self._memory = memory
-        self._look: Look | None = None
+        self._look: DatabaseSnapshot | None = None
         self._taken_at = float("-inf")
         self._asked = self._taking_for = memory.looks
-        self._taking: asyncio.Task[Look] | None = None
+        self._taking: asyncio.Task[DatabaseSnapshot] | None = None
 
-    async def look(self) -> Look:
-        """The newest look. Raises StoreError."""
+    async def look(self) -> DatabaseSnapshot:
+        """The newest snapshot. Raises StoreError."""
         asked = self._memory.looks
         if self._look is not None and time.monotonic() - self._taken_at <= LOOK_SECONDS and asked == self._asked:
             return self._look
@@ -50,11 +51,11 @@ class RecentLook:
         return await asyncio.shield(self._taking)
 
     def expire(self) -> None:
-        """Have the next one look afresh, in each process of this service: what it is to see was just told to a
+        """Have the next request read again, in each process of this service: what it is to see was just told to a
         client."""
         self._memory.ask_for_look()
 
-    async def _take(self, asked: bytes) -> Look:
+    async def _take(self, asked: bytes) -> DatabaseSnapshot:
         begun = time.monotonic()
         look = await run_in_threadpool(self._read)
         if self._look is None or look != self._look:
@@ -62,9 +63,9 @@ class RecentLook:
         self._taken_at, self._asked = begun, asked
         return self._look
 
-    def _read(self) -> Look:
+    def _read(self) -> DatabaseSnapshot:
         with self._queue.db.read() as connection:
             version = read_version(connection)
             workers = self._queue.workers_seen(connection, self._alive_seconds)
             workers = workers or self._queue.workers_seen(connection, EVER_SECONDS)
-        return Look(version, tuple(device for worker in workers for device in worker.devices))
+        return DatabaseSnapshot(version, tuple(device for worker in workers for device in worker.devices))

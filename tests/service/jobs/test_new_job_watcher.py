@@ -12,8 +12,8 @@ from tests.waiting import PATIENCE_S
 from tirgemm.errors import StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.jobs import new_jobs
-from tirgemm.service.jobs.new_jobs import NewJobs
+from tirgemm.service.jobs import new_job_watcher
+from tirgemm.service.jobs.new_job_watcher import NewJobWatcher
 from tirgemm.tuning_db import Database, JobQueue, JobRequest
 
 
@@ -30,7 +30,7 @@ class ScriptedQueue(JobQueue):
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_jobs, "POLL_SECONDS", PATIENCE_S)
+    monkeypatch.setattr(new_job_watcher, "POLL_SECONDS", PATIENCE_S)
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def test_a_wait_ends_when_a_job_comes(db: Database) -> None:
         return queue.newest()
 
     scripted = ScriptedQueue(db, queue.newest, comes)
-    NewJobs(scripted, threading.Event()).wait()
+    NewJobWatcher(scripted, threading.Event()).wait()
     assert not scripted.looks, "it looked until the job was there, and no longer"
 
 
 def test_a_job_that_came_between_two_waits_ends_the_second_at_once(db: Database) -> None:
     scripted = ScriptedQueue(db, lambda: 1, lambda: 2)
-    waits = NewJobs(scripted, threading.Event())
+    waits = NewJobWatcher(scripted, threading.Event())
     waits.wait()
     assert len(scripted.looks) == 1
     waits.wait()
@@ -69,13 +69,13 @@ def test_a_database_that_does_not_answer_ends_no_wait(db: Database) -> None:
         raise StoreError("gone")
 
     scripted = ScriptedQueue(db, fails, fails, lambda: 1)
-    NewJobs(scripted, threading.Event()).wait()
+    NewJobWatcher(scripted, threading.Event()).wait()
     assert not scripted.looks
 
 
 def test_a_wait_ends_when_its_time_is_over_or_its_worker_stops(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     stop.set()
-    NewJobs(ScriptedQueue(db), stop).wait()
-    monkeypatch.setattr(new_jobs, "POLL_SECONDS", 0.0)
-    NewJobs(ScriptedQueue(db), threading.Event()).wait()
+    NewJobWatcher(ScriptedQueue(db), stop).wait()
+    monkeypatch.setattr(new_job_watcher, "POLL_SECONDS", 0.0)
+    NewJobWatcher(ScriptedQueue(db), threading.Event()).wait()
