@@ -1,5 +1,5 @@
-"""``told_as_options``: errors of the client whose advice is a Python argument, raised again with the option of
-``tirgemm get`` in its place."""
+"""``told_as_options``: client errors for the command line, whose advice names an option of ``tirgemm get`` in place of
+a Python argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of the pages' forms, read only where the form is one of ours: its token says so."""
+"""Form fields of the pages, protected against CSRF: they are read only where the form's token is this browser's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``PreparedBuilds``: what jobs that wait will begin with, compiled where nothing else is to be compiled."""
+"""``PreparedBuilds``: builds ahead for queued jobs, of their first candidates, while the build pool is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels so much slower than the best known one that to time them exactly would tell nothing more."""
+"""Early stopping of measurements: a kernel much slower than the best known one gets fewer samples."""
 
 from __future__ import annotations
 
