@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt
 
 from tirgemm.gemm import Regime
 from tirgemm.service.http.request_bodies import WHOLE, BudgetRequest, QueueRequest, RequestBody
+from tirgemm.status import BatchStatus, EndedBatchStatus
 from tirgemm.tuning.effort import Effort
-from tirgemm.tuning_db.queue.batch_totals import BatchStatus, BatchTotals, ItemState
+from tirgemm.tuning_db.queue.batch_totals import BatchTotals, ItemState
 from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem
 
 Size = Annotated[StrictInt, Field(ge=1), WHOLE]
@@ -126,7 +127,7 @@ class BatchList(BaseModel):
     next: str | None
 
 
-BatchEventKind = Literal["progress", "done", "cancelled"]
+BatchEventKind = Literal["progress", EndedBatchStatus]
 
 
 def _summary(batch: BatchTotals) -> dict[str, Any]:

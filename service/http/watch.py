@@ -15,7 +15,7 @@ from typing import TypeVar
 from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.service.http.batch_documents import BatchEventKind, BatchSummary
-from tirgemm.status import ENDED
+from tirgemm.status import ENDED, ENDED_BATCH
 from tirgemm.tuning_db import JobProgress, JobQueue, StoredEvent
 from tirgemm.tuning_db.queue.batch_totals import BatchStates, BatchTotals
 from tirgemm.tuning_db.queue.batches import BatchTable
@@ -95,7 +95,7 @@ class BatchNews:
 
     @classmethod
     def of(cls, batch: BatchTotals) -> BatchNews:
-        kind: BatchEventKind = batch.status if batch.status in ("done", "cancelled") else "progress"
+        kind: BatchEventKind = batch.status if batch.status in ENDED_BATCH else "progress"
         return cls(BatchStates.of(batch), kind, json.dumps(BatchSummary.of(batch).model_dump(mode="json")))
 
 

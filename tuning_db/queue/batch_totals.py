@@ -9,14 +9,13 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, literal_column, select
 
-from tirgemm.status import LIVE
+from tirgemm.status import LIVE, BatchStatus, JobStatus
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.models import BatchItemRow, BatchRow, JobRow, KernelFigureRow, KernelRow
 from tirgemm.tuning_db.queue.budget_shares import Spending, spendings
 
-BatchStatus = Literal["queued", "running", "done", "cancelled"]
 # What an item can be: answered at once, a job's status, or neither job nor kernel is there any more.
-ItemState = Literal["hit", "queued", "running", "done", "failed", "cancelled", "deleted"]
+ItemState = Literal["hit", JobStatus, "deleted"]
 # The state of an item that is joined with its job. Grouping by it takes literals: PostgreSQL compares no parameters.
 _HIT: ColumnElement[str] = literal_column("'hit'")
 _DELETED: ColumnElement[str] = literal_column("'deleted'")

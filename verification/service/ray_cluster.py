@@ -1,20 +1,14 @@
-"""Ray clusters of several nodes on this machine, and the loss of a node or of all.
-
-usage: python -m verification.service.ray_cluster PORT NODES
-prints a line once such a cluster is there, which ends when stdin is closed
-"""
+"""Ray clusters of several nodes on this machine, and the loss of a node."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tirgemm._extras import require
-from verification.service.processes import END_SECONDS, ROOT, await_exit, descendants, kill
+from verification.service.processes import ROOT, descendants
 
 
 @contextmanager
@@ -56,45 +50,3 @@ def kill_node(cluster: Any, node: Any) -> list[int]:
     ended = [pid for _, process in node.live_processes() for pid in (process.pid, *descendants(process.pid))]
     cluster.remove_node(node, allow_graceful=False)
     return ended
-
-
-class ClusterProcess:
-    """A cluster in a process of its own: whoever looks after one from within its process dies with its head.
-
-    It is there once this is made, at the address ``127.0.0.1:port``, and again after every ``start``.
-    """
-
-    def __init__(self, port: int, nodes: int) -> None:
-        self.address = f"127.0.0.1:{port}"
-        self._command = [sys.executable, "-m", __name__, str(port), str(nodes)]
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline():
-            raise AssertionError(f"there is no Ray cluster at {self.address}")
-
-    def kill(self) -> list[int]:
-        """SIGKILL to all of its processes, the head's too: their ids."""
-        ended = [self._process.pid, *descendants(self._process.pid)]
-        for pid in ended:
-            kill(pid)
-        self.close()
-        return ended
-
-    def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        await_exit(self._process, END_SECONDS)
-
-
-def main(port: str, nodes: str) -> None:
-    with running_cluster(int(nodes), int(port)) as cluster:
-        print(cluster.address, flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

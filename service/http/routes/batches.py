@@ -19,6 +19,7 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.jobs import After, Beats
 from tirgemm.service.http.routes.parameters import JSON_BODY, ONLY_KNOWN, PageAfter, RepeatableId, require_own
 from tirgemm.service.http.state import Caller, State
+from tirgemm.status import ENDED_BATCH
 from tirgemm.tuning_db.queue.batch_totals import BatchTotals
 from tirgemm.tuning_db.queue.batches import Batch
 
@@ -84,7 +85,7 @@ async def request_batch(
     address = f"/v1/batches/{batch.id}"
     request.state.changed = address
     headers = {"Location": address, "Cache-Control": "no-store"}
-    status = 200 if batch.status in ("done", "cancelled") else 202
+    status = 200 if batch.status in ENDED_BATCH else 202
     return JSONResponse(BatchDocument.with_items(batch).model_dump(mode="json"), status, headers)
 
 

@@ -105,7 +105,7 @@ def cancel_job(job: FoundJob, state: State, caller: Caller) -> JobDocument:
     """
     require_own(f"job {job.id}", job.key_id, caller, "cancel")
     job = state.queue.cancel(job.id)
-    if job.status in ("done", "failed"):
+    if job.status in ENDED and job.status != "cancelled":
         raise Problem(
             409, f"job {job.id} is {job.status}; only a queued or running job can be cancelled", "job_finished"
         )

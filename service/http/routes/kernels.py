@@ -33,6 +33,7 @@ from tirgemm.service.http.routes.parameters import (
 )
 from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import KernelFilter, device_keys
+from tirgemm.status import WITHOUT_KERNEL
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db.access.api_keys import ApiKey
@@ -98,7 +99,7 @@ async def request_kernel(
     headers = {"Cache-Control": "no-store", "Vary": "Prefer", **applied}
     assert answered.job is not None
     job = await run_in_threadpool(job_document, state, answered.job)
-    if answered.job.status in ("failed", "cancelled"):
+    if answered.job.status in WITHOUT_KERNEL:
         raise _ended(answered, job.model_dump(mode="json"))
     headers |= {"Location": f"/v1/jobs/{answered.job.id}", "Retry-After": str(RETRY_SECONDS)}
     pending = PendingDocument(
@@ -200,11 +201,7 @@ async def _waited(
             if feed.seen:
                 answered = await _look(state, job_id, known)
             while True:
-                finished = (
-                    answered.kernel is not None
-                    or answered.job is None
-                    or answered.job.status in ("failed", "cancelled")
-                )
+                finished = answered.kernel is not None or answered.job is None or answered.job.status in WITHOUT_KERNEL
                 if finished or (wait is None and answered.fallback is not None):
                     return answered
                 left = deadline - time.monotonic()

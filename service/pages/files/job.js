@@ -2,7 +2,7 @@
 "use strict";
 
 addEventListener("DOMContentLoaded", async () => {
-  const { id, status, last, words } = document.getElementById("job").dataset;
+  const { id, status, ended, last, words } = document.getElementById("job").dataset;
   const page = await live.document();
   if (page === null) return;
   const told = page.history;
@@ -11,7 +11,8 @@ addEventListener("DOMContentLoaded", async () => {
   const started = Date.parse(page.job.started_at || page.job.created_at);
   const charts = new Charts(told);
   charts.draw();
-  if (status !== "queued" && status !== "running") return;
+  const ends = ended.split(" ");
+  if (ends.includes(status)) return;
 
   const now = new Now(told, page.job, JSON.parse(words));
   const soon = live.refresher();
@@ -25,11 +26,11 @@ addEventListener("DOMContentLoaded", async () => {
     `/v1/jobs/${id}/events`,
     told.last_event,
     kinds,
-    ["done", "failed", "cancelled"],
+    ends,
     (kind, data) => {
       now.take(kind, data);
       if (kind === "candidate") charts.add(pointOf(data, started));
-      if (["done", "failed", "cancelled"].includes(kind)) {
+      if (ends.includes(kind)) {
         live.end(["now", "builds"]).then(() => now.say());
       } else if (kind !== "builds") {
         soon();

@@ -2,14 +2,15 @@
 "use strict";
 
 addEventListener("DOMContentLoaded", () => {
-  const { id, status } = document.getElementById("model").dataset;
-  if (status === "done" || status === "cancelled") return;
+  const { id, status, ended } = document.getElementById("model").dataset;
+  const ends = ended.split(" ");
+  if (ends.includes(status)) return;
   const soon = live.refresher();
   live.follow(
     `/v1/batches/${id}/events`,
     0,
     ["progress"],
-    ["done", "cancelled"],
+    ends,
     (kind) => (kind === "progress" ? soon() : live.end()),
     live.tellLink,
   );

@@ -9,13 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.contract.engines.ray_cluster_process import ClusterProcess
 from tests.waiting import PATIENCE_S, until
 from tirgemm.gemm import Gemm
 from tirgemm.status import LIVE
 from tirgemm.tuning_db import Database
 from verification.service.kills import JOB_SECONDS, LEASE_SECONDS, Records, lost, measured_twice, survivors
 from verification.service.processes import Serve, eventually
-from verification.service.ray_cluster import ClusterProcess
 
 pytest.importorskip("ray", reason="Ray is not installed here: `make ray-tests` runs these")
 
