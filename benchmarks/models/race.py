@@ -54,8 +54,8 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import dependent_launch_refusal
 from tirgemm.kernel_source import Arrived, KernelSource, Policy, Preparation
-from tirgemm.torch.acceleration import accelerate
 from tirgemm.torch.alternation import Turns, alternating, captured, ended
+from tirgemm.torch.conversion import accelerate
 from tirgemm.torch.kernel_table import is_tuned, table_of
 from tirgemm.torch.linear_problems import linears_of
 from tirgemm.torch.problems import DTYPES

@@ -136,10 +136,10 @@ class RebuiltKernels:
 def test_rebuilt_kernels_have_a_column_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tirgemm
     from benchmarks.models import race as program
-    from tirgemm.torch import acceleration
+    from tirgemm.torch import conversion
     from tirgemm.torch.kernel_table import DEPENDENT_TABLE
 
-    for module in (program, acceleration):
+    for module in (program, conversion):
         monkeypatch.setattr(module, "dependent_launch_refusal", lambda _device: "")
     monkeypatch.setattr(tirgemm, "DependentKernels", RebuiltKernels, raising=False)
     served: list[Any] = []

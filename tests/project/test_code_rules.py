@@ -15,7 +15,7 @@ KEYWORDS = {
     ("tirgemm/client.py", "Client.document"),
     ("tirgemm/client.py", "Client.kernel"),
     ("tirgemm/client.py", "Client.submit"),
-    ("tirgemm/torch/acceleration.py", "accelerate"),
+    ("tirgemm/torch/conversion.py", "accelerate"),
     ("tuning_db/tune.py", "tune"),
 }
 # What is assigned to a type's name, and is no type.

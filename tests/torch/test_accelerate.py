@@ -61,7 +61,7 @@ def test_every_linear_is_reported_and_replaced_by_itself() -> None:
     assert [linear.names for linear in report.replaced] == [("0",), ("2",)]
     assert report.gemms == (WIDE, NARROW)
     assert str(report) == (
-        "2 of 2 linears replaced; 2 problems\n0: replaced\n    1..64x23x19:f32:nt:bias: tuned\n"
+        "2 of 2 linears replaced; 2 problems; not raced\n0: replaced\n    1..64x23x19:f32:nt:bias: tuned\n"
         "2: replaced\n    1..64x19x23:f32:nt: tuned"
     )
     assert made[0] is first
@@ -92,8 +92,8 @@ def test_kernels_compute_what_the_report_says(monkeypatch: pytest.MonkeyPatch) -
 def test_a_dry_run_changes_and_asks_nothing() -> None:
     made, source = model(), SampleSource(stored=[WIDE])
     report = accelerated(made, source, dry_run=True, policy="default")
-    assert str(report).startswith("2 of 2 linears would be replaced; 2 problems\n0: replaced\n")
-    assert str(report).endswith("2: replaced\n    1..64x19x23:f32:nt: being made")
+    assert str(report).startswith("2 of 2 linears would be replaced; 2 problems\n0: would be replaced\n")
+    assert str(report).endswith("2: would be replaced\n    1..64x19x23:f32:nt: being made")
     assert type(made[0]) is torch.nn.Linear
     assert source.asked == []
 
@@ -382,6 +382,15 @@ def test_a_wait_of_no_number_is_refused_before_anything_is_done(wait: Any) -> No
 @pytest.mark.parametrize("wait", [1e20, float("inf")])
 def test_a_wait_beyond_what_a_thread_can_wait_has_no_end(wait: float) -> None:
     assert accelerated(model(), SampleSource(), policy="default", wait=wait).preparations[0].finished.is_set()
+
+
+@pytest.mark.parametrize("name", ["dry_run", "prepack", "invariant", "dependent_launch", "measured"])
+def test_a_flag_that_is_none_is_refused_before_anything_is_done(name: str) -> None:
+    made, source = model(), SampleSource(stored=[WIDE, NARROW])
+    with pytest.raises(InvalidRequest, match=f"^{name} is 'x'; it must be True"):
+        accelerated(made, source, **{name: "x"})
+    assert type(made[0]) is torch.nn.Linear
+    assert source.asked == []
 
 
 def test_without_the_tuner_kernels_are_those_that_are_registered(monkeypatch: pytest.MonkeyPatch, table: Any) -> None:

@@ -80,7 +80,8 @@ def test_a_model_that_was_saved_gets_kernels_in_another_process(tmp_path: Path) 
         check=True,
     )
     assert done.stdout == (
-        f"0 of 1 linears replaced, 1 were already; 1 problems\n0: left alone: {ALREADY}\n    {GEMM}: default\n2\n"
+        "0 of 1 linears replaced, 1 were already; 1 problems; not raced\n"
+        f"0: left alone: {ALREADY}\n    {GEMM}: default\n2\n"
     )
 
 

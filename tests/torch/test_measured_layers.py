@@ -149,6 +149,17 @@ def test_kernels_that_come_later_are_raced_once_they_are_waited_for(ratios: dict
     assert {linear.reason for linear in report.linears} == {SLOWER}
 
 
+def test_a_report_counts_the_kernels_that_came_after_the_race(ratios: dict[int, float], table: Any) -> None:
+    source, made = SampleSource(), model()
+    table.add(source.kernel(FIVE, "tuned"))
+    report = accelerated(made, source, rows=5, policy="default", measured=True)
+    assert report.preparations[0].wait(PATIENCE_S)
+    assert str(report).splitlines()[0] == "3 of 3 linears replaced; 2 problems; 1 of 2 kernels not raced"
+    assert report.wait(PATIENCE_S)
+    assert str(report).splitlines()[0] == "3 of 3 linears replaced; 2 problems"
+    assert list(ratios) == [5]
+
+
 def test_a_linear_whose_default_is_slower_waits_for_the_tuned_kernel(ratios: dict[int, float], table: Any) -> None:
     from tirgemm.torch import Linear
 
@@ -172,6 +183,7 @@ def test_nothing_is_raced_on_a_cpu_unless_asked_and_invariant_kernels_never(
     report = accelerated(model(), SampleSource(), rows=5, policy="default", wait=True, **how)
     assert len(report.replaced) == 3
     assert ratios == {}
+    assert str(report).splitlines()[0] == "3 of 3 linears replaced; 2 problems; not raced"
 
 
 def test_a_race_runs_both_and_pytorch_keeps_the_rows_that_cannot_be_raced(

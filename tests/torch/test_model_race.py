@@ -179,6 +179,7 @@ def test_a_model_is_raced_as_it_is_called(table: Any, accelerated: Accelerated) 
     model = Blocks()
     report, kernels = accelerated(model, measured=False)
     assert len(report.replaced) == 3
+    assert "; not raced\n" in str(report)
     wanted = [[layer.weight for layer in model], torch.randn(1, M, K)]
     with pytest.raises(InvalidRequest, match="graph=True needs a GPU"):
         report.race(lambda: model(wanted[1]), graph=True)
@@ -193,10 +194,15 @@ def test_a_model_is_raced_as_it_is_called(table: Any, accelerated: Accelerated) 
     assert [type(layer) is Linear for layer in model] == [True, False, True], str(report)
     assert all(layer.weight is weight for layer, weight in zip(model, wanted[0], strict=True))
     assert [each.replaced for each in report.linears] == [True, False, True]
+    assert "not raced" not in str(report)
     assert table.find(UP, kernels[UP].device) is kernels[UP]
     assert not any(layer._forward_pre_hooks for layer in model)
     report.undo()
-    report.race(lambda: model(wanted[1]))
+    with pytest.raises(InvalidRequest, match="race has no kernels to race, as undo gave the model back"):
+        report.race(lambda: model(wanted[1]))
+    dry = accelerate(model, rows=M, source=SampleSource(), dry_run=True)
+    with pytest.raises(InvalidRequest, match="race has no kernels to race, as dry_run=True replaced nothing"):
+        dry.race(lambda: model(wanted[1]))
 
 
 def test_linears_that_became_something_else_since_are_neither_raced_nor_given_back(accelerated: Accelerated) -> None:

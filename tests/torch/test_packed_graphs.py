@@ -196,6 +196,8 @@ def test_layers_with_one_weight_share_its_copy(packs: list[int]) -> None:
 def test_a_packed_weight_goes_with_its_layer(calls: int) -> None:
     from tirgemm.torch.packed_weight import PACKED_WEIGHTS
 
+    torch.compiler.reset()
+    gc.collect()  # weights of other tests, which go at any time
     before = len(PACKED_WEIGHTS._known)
     made, x = layer(), rows()
     alive = weakref.ref(made.weight)

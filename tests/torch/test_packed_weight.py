@@ -144,6 +144,59 @@ def test_the_copy_for_a_kernel_that_was_replaced_goes_as_its_successor_packs() -
             TABLE.remove(kernel)
 
 
+def _same_memory(made: Any) -> Any:
+    return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(made.weight.detach()))
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda made: made.weight.data.add_(1),
+        lambda made: made.weight.untyped_storage().copy_(torch.full((N, K), 5.0).untyped_storage()),
+        lambda made: _same_memory(made).add_(1),
+        lambda made: made.weight.detach().numpy().__iadd__(1),
+    ],
+    ids=["data", "storage", "DLPack", "NumPy"],
+)
+def test_a_rewrite_of_a_whole_weight_is_seen_though_pytorch_does_not_count_it(rewrite: Any, packs: list[int]) -> None:
+    made, x = layer(), torch.randint(-3, 4, (4, K)).float()
+    made(x)
+    version = made.weight._version
+    rewrite(made)
+    assert made.weight._version == version
+    for _ in range(2):
+        assert torch.equal(made(x), wanted(made, x))
+    assert len(packs) == 2
+
+
+def test_a_rewrite_of_the_buffer_behind_several_weights_is_seen(packs: list[int]) -> None:
+    layers, x = [layer(), layer()], torch.randint(-3, 4, (4, K)).float()
+    whole = -(-N * K // 4) * 4  # both begin at multiples of 16 bytes
+    flat = torch.ones(2 * whole)
+    for made, part in zip(layers, flat.split(whole), strict=True):
+        made.weight.data = part[: N * K].view(N, K)
+        made(x)
+    flat.mul_(2)
+    for made in layers:
+        assert torch.equal(made(x), wanted(made, x))
+    assert len(packs) == 4
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 40), (40, 1), (3, 5), (16, 16), (17, 33), (1, 1), (500, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_samples_of_a_weight_are_its_own_elements(rows: int, columns: int, dtype: Any) -> None:
+    from tirgemm.torch.packed_weight import _samples
+
+    memory = torch.full((rows, columns + 3), torch.nan, dtype=dtype)
+    weight = memory[:, :columns]
+    weight.copy_(torch.arange(rows * columns).view(rows, columns) % 128)
+    samples = _samples(weight).view(dtype)
+    assert samples.shape == (min(16, max(rows, columns)),)
+    assert not samples.isnan().any(), "a gap is none of the weight's"
+    assert samples[0] == weight[0, 0]
+    assert len({int(each) for each in samples}) == len(samples) or rows * columns > 128
+
+
 def test_what_pytorch_does_not_count_needs_repack() -> None:
     made, x = layer(), torch.randint(-3, 4, (4, K)).float()
     made(x)

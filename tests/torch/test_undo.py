@@ -43,6 +43,26 @@ def test_a_report_says_that_its_model_was_given_back() -> None:
     assert len(accelerated(made, SampleSource()).replaced) == 1
 
 
+def test_a_report_says_what_others_have_made_of_a_linear_since() -> None:
+    made = torch.nn.Linear(19, 23)
+    first = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
+    second = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
+    made.half()
+    changed = "its weight is (23, 19) of torch.float16 on cpu now: accelerate it again"
+    assert str(first).splitlines()[1] == f"0: replaced, but {changed}"
+    assert len(first.replaced) == 1
+    assert str(second).splitlines()[1] == f"0: left alone: it is a tirgemm.torch.Linear already, and {changed}"
+    made.float()
+    assert str(first).splitlines()[1] == "0: replaced"
+    first.undo()
+    assert str(second).splitlines()[1] == "0: left alone: it is a plain torch.nn.Linear again"
+    third = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
+    torch.nn.utils.parametrizations.weight_norm(made)
+    words = "it is a ParametrizedLinear now, which may compute something else"
+    assert str(third).splitlines()[1] == f"0: left alone: {words}"
+    assert third.replaced == ()
+
+
 def test_a_method_that_began_before_another_threads_undo_goes_on() -> None:
     made, x = torch.nn.Linear(19, 23), torch.randn(5, 19)
     report, state = accelerated(made, SampleSource(stored=[GEMM])), {}

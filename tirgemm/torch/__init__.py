@@ -1,8 +1,8 @@
 """tirgemm in PyTorch: models whose linears run on tuned kernels, drop-in functions and modules, and operators.
 
-``accelerate(model)`` is the one line; ``linear``, ``Linear`` and ``matmul`` are what it is made of, ``routed()`` sends
-PyTorch's own products through kernels, ``matmul_op`` makes an operator of one kernel. Whatever no kernel serves,
-PyTorch computes.
+``accelerate(model)`` is the one line, ``restore(model)`` takes it back; ``linear``, ``Linear`` and ``matmul`` are what
+it is made of, ``routed()`` sends PyTorch's own products through kernels, ``matmul_op`` makes an operator of one kernel.
+Whatever no kernel serves, PyTorch computes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ try:
 except ImportError as missing:
     raise MissingExtra("tirgemm.torch needs PyTorch 2.6 or newer: see pytorch.org for how to install it") from missing
 
-from tirgemm.torch.acceleration import Acceleration, accelerate
+from tirgemm.torch.acceleration import Acceleration
+from tirgemm.torch.conversion import accelerate, restore
 from tirgemm.torch.linear_call import linear
 from tirgemm.torch.linear_kernels import LinearReport
 from tirgemm.torch.linear_module import Linear
@@ -35,5 +36,6 @@ __all__ = [
     "matmul_op",
     "register",
     "registered",
+    "restore",
     "routed",
 ]

@@ -1,4 +1,4 @@
-"""``accelerate``: the linears of a model replaced by ones that kernels compute, with a report, and undone."""
+"""``Acceleration``: the report of a model whose linears kernels compute, which races them and gives the model back."""
 
 from __future__ import annotations
 
@@ -13,36 +13,30 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import nn
 
-import tirgemm
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, MissingExtra
-from tirgemm.gemm import Gemm, Range
-from tirgemm.hardware import dependent_launch_refusal
-from tirgemm.kernel_source import KernelSource, Policy, Preparation, checked_source, policy_named, seconds_of
+from tirgemm.errors import InvalidRequest
+from tirgemm.gemm import Gemm
+from tirgemm.kernel_source import KernelSource, Policy, Preparation
 from tirgemm.torch import linear_race, model_race
-from tirgemm.torch.kernel_lookup import KernelLookup
 from tirgemm.torch.kernel_table import KernelTable, table_of
-from tirgemm.torch.linear_kernels import LinearKernels, LinearReport
-from tirgemm.torch.linear_module import Linear, convert_to_kernel_linear, restore_linear
-from tirgemm.torch.linear_problems import LinearProblems, Rows, linears_of, row_counts
+from tirgemm.torch.linear_kernels import REPLACED, LinearKernels, LinearReport
+from tirgemm.torch.linear_module import Linear, restore_linear
+from tirgemm.torch.linear_problems import LinearProblems
 from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_rows
 from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
-from tirgemm.torch.service_kernels import ServiceKernels
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Kernel
-    from tirgemm.client import Client
 
 Call: TypeAlias = "Callable[[], object]"
-ANY_ROWS = Range(1, 8192)
 UNDONE = "undo gave it back"
 _lock = threading.RLock()
 _entered: list[str] = []
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """One model at a time is replaced, raced or given back: other threads wait. Raises InvalidRequest within a call
     that is raced."""
     with _lock:
@@ -65,13 +59,14 @@ class Acceleration:
     _replaced: list[nn.Linear] = field(default_factory=list, repr=False)
     _measured: bool | None = False
     _raced: set[str] = field(default_factory=set, repr=False)
+    _raced_in_model: set[str] = field(default_factory=set, repr=False)
     dependent_launch: bool = False
     _undone: bool = field(default=False, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
         """Every linear of the model, with the kernels that it has now."""
-        return tuple(each.report(self.failures) for each in self._kernels)
+        return tuple(each.report(self.failures, dry_run=self.dry_run) for each in self._kernels)
 
     @property
     def replaced(self) -> tuple[LinearReport, ...]:
@@ -95,7 +90,7 @@ class Acceleration:
             preparation.wait(seconds)
         done = all(preparation.finished.is_set() for preparation in self.preparations)
         if done:
-            with _one_at_a_time():
+            with one_at_a_time():
                 self._race(all_made=True)
         return done
 
@@ -108,19 +103,23 @@ class Acceleration:
         their ratio. ``graph`` captures the calls in CUDA graphs, for a model that will run so. Each is made some
         hundred times, and must always do the same: a cache that it makes longer, say, is not for it. Nothing else
         should use the model or the device meanwhile. Graphs that were captured before go on as they are. Raises
-        InvalidRequest for no call and for a graph without a GPU, and what a call raises.
+        InvalidRequest for no call, for a graph without a GPU, after ``undo`` and of a dry run, and what a call raises.
         """
         given: list[Call] = [calls] if callable(calls) else list(calls)
         if not given:
             raise InvalidRequest("race was given no call; give one that runs the model, or one for each number of rows")
         if graph and not torch.cuda.is_available():
             raise InvalidRequest("graph=True needs a GPU: CUDA graphs are captured there")
-        with _one_at_a_time():
+        with one_at_a_time():
+            if self.dry_run or self._undone:
+                why = "undo gave the model back" if self._undone else "dry_run=True replaced nothing"
+                raise InvalidRequest(f"race has no kernels to race, as {why}; race what another accelerate returns")
             linears = self._computed_linears()
             observed = [observed_rows(call, [linear.module for linear in linears]) for call in given]
             kernels = self._raced_kernels(observed)
             raced = [RacedCall(call, of_call) for call, of_call in zip(given, kernels, strict=True)]
             self._leave(dropped(raced, linears, self._table, model_race.TURNS, graph=graph))
+            self._raced_in_model.update(each.kernel.kernel_sha256 for of_call in kernels for each in of_call)
             self._give_back(all_made=all(preparation.finished.is_set() for preparation in self.preparations))
 
     def _race(self, *, all_made: bool) -> None:
@@ -210,6 +209,7 @@ class Acceleration:
         """Have calls use a kernel. Of one that was raced before the table forgets what it leaves to PyTorch, and so the
         next race is to judge it again: a search may end with the very default that it began with."""
         self._raced.discard(kernel.kernel_sha256)
+        self._raced_in_model.discard(kernel.kernel_sha256)
         self._table.add(kernel)
 
     @property
@@ -238,7 +238,7 @@ class Acceleration:
     def undo(self) -> None:
         """Give the model back as it was, and make no more kernels. Does nothing the second time."""
         self._cancel()
-        with _one_at_a_time():
+        with one_at_a_time():
             self._undo()
 
     def _cancel(self) -> None:
@@ -255,7 +255,7 @@ class Acceleration:
             if id(each.linear.module) in ours:
                 each.reason = UNDONE
 
-    def _begin(self, source: KernelSource | None, policy: Policy, convert: Callable[[nn.Linear], None]) -> None:
+    def begin(self, source: KernelSource | None, policy: Policy, convert: Callable[[nn.Linear], None]) -> None:
         """Replace the linears that have kernels, race those that are there, and have the others made. Where that fails
         or is interrupted, the model is given back."""
         try:
@@ -276,12 +276,26 @@ class Acceleration:
             self._undo()
             raise
 
+    def _unraced(self) -> str:
+        """What is told of kernels that compute linears now and were not raced with PyTorch."""
+        places = [(gemm, each.device) for each in self._computed_linears() if each.device for gemm in each.gemms]
+        kernels = dict.fromkeys(filter(None, itertools.starmap(self._table.find, places)))
+        raced = self._raced | self._raced_in_model
+        unraced = [
+            kernel
+            for kernel in kernels
+            if kernel.kernel_sha256 not in raced and not self._table.excluded_rows(kernel.gemm, kernel.device)
+        ]
+        if unraced and len(unraced) < len(kernels):
+            return f"; {len(unraced)} of {len(kernels)} kernels not raced"
+        return "; not raced" if unraced else ""
+
     def __str__(self) -> str:
-        verb = "would be replaced" if self.dry_run else "replaced"
+        verb = REPLACED[self.dry_run]
         launched = ", with dependent launches" if self.dependent_launch else ""
         kept = sum(each.linear.already for each in self._kernels)
         already = f", {kept} were already" if kept else ""
-        problems = f"{len(self.gemms)} problems"
+        problems = f"{len(self.gemms)} problems{self._unraced()}"
         first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}{already}{launched}; {problems}"
         return "\n".join([first, *map(str, self.linears)])
 
@@ -298,101 +312,3 @@ def _arrived(report: Acceleration) -> Callable[[Kernel], None]:
             known._arrived(kernel)
 
     return arrived
-
-
-def accelerate(
-    model: nn.Module,
-    *,
-    rows: Rows = ANY_ROWS,
-    source: KernelSource | None = None,
-    client: Client | None = None,
-    policy: Policy = "shipped",
-    dry_run: bool = False,
-    wait: bool | float = False,
-    prepack: bool = False,
-    invariant: bool = False,
-    dependent_launch: bool = False,
-    measured: bool | None = None,
-) -> Acceleration:
-    """Have kernels compute the linears of ``model``, which is changed in place, and report what became of each.
-
-    ``rows``: for how many rows of input (all dimensions before the last together) kernels are wanted: numbers, and
-    Ranges that one kernel serves; a call with other rows is PyTorch's. Kernels that are there are used at once: those
-    that are registered and those that ``source`` has, by default the user's tuning database, or the service of
-    ``client``. Missing ones are made in the background as one group, as the policy lets: none (``tuned``), those of
-    shipped records (``shipped``), any default (``default``); a service tunes all of them. They are swapped in when
-    they come, and PyTorch computes until then; a captured CUDA graph goes on with the kernel that it captured. ``wait``
-    waits for them, True for all, a number for so many seconds.
-
-    Each ``torch.nn.Linear`` becomes a ``tirgemm.torch.Linear``: the same object, parameters, hooks and names. One that
-    is there already gets kernels as its own settings say, and stays as it is, also on ``undo``.
-    Subclasses of ``torch.nn.Linear`` are left alone, and, where gradients are recorded as ``accelerate`` is called, a
-    linear whose parameters require grad. With ``dry_run`` nothing is changed, made or asked of a service to be made.
-    ``prepack`` keeps weights on a CPU packed, as ``Linear`` says. ``invariant`` asks for and uses only kernels that
-    give a row the same bits whatever the other rows are.
-
-    ``dependent_launch`` has the kernels built again for programmatic dependent launch, and certified so: each is
-    launched while the kernel ahead of it ends, and waits for it. Every kernel that the source has is, whatever the
-    policy. Needs the extra ``tune``, and a GPU of sm_90 or newer: InvalidRequest elsewhere.
-
-    ``measured``, by default on GPUs, races kernels that are there when this or the report's ``wait`` returns against
-    PyTorch on the model's weights, for some tenths of a second a number of rows, alone and among the model's other
-    linears, and leaves PyTorch the rows for which they are not clearly faster, of invariant ones none. The report's
-    ``race`` does so in the model itself. Raises InvalidRequest. Where it raises anything or is
-    interrupted, the model is as before.
-    """
-    if not isinstance(model, nn.Module):
-        raise InvalidRequest(f"model is {model!r:.80}; give a torch.nn.Module")
-    policy_named(policy)
-    patience = None if wait is True else seconds_of(wait)
-    numbers = row_counts(rows)
-
-    def linears() -> list[LinearProblems]:
-        return linears_of(model, numbers, invariant=invariant, dependent_launch=dependent_launch)
-
-    def convert(module: nn.Linear) -> None:
-        convert_to_kernel_linear(module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch)
-
-    with _one_at_a_time():
-        listed = linears()
-    places = {linear.device for linear in listed if linear.device is not None}
-    if dependent_launch and (refusals := sorted(filter(None, map(dependent_launch_refusal, places)))):
-        raise InvalidRequest(f"dependent_launch=True: {refusals[0]}")
-    chosen, table = _source(source, client, dependent_launch), table_of(dependent_launch)
-    lookup = KernelLookup(chosen, policy, table.copy() if dry_run else table)
-    done: Acceleration | None = None
-    while done is None:
-        lookup.ask(lookup.missing(listed))  # while other threads go on: a service may be away
-        with _one_at_a_time():
-            listed = linears()
-            if lookup.missing(listed):  # another thread has changed the model, or the table
-                continue
-            kernels = tuple(LinearKernels(linear, lookup) for linear in listed)
-            done = Acceleration(dry_run, kernels, _measured=measured, dependent_launch=dependent_launch)
-            if not dry_run:
-                done._begin(chosen, policy, convert)
-    if wait is not False:
-        try:
-            done.wait(patience)
-        except BaseException:
-            done.undo()
-            raise
-    return done
-
-
-def _source(source: KernelSource | None, client: Client | None, dependent_launch: bool = False) -> KernelSource | None:
-    """Where kernels come from; None where nothing but what is registered is to be had. Raises MissingExtra where they
-    are to be rebuilt for dependent launches."""
-    if dependent_launch:
-        return tirgemm.DependentKernels(_source(source, client) or tirgemm.LocalKernels())
-    if source is not None and client is not None:
-        raise InvalidRequest("give either source or client, not both")
-    if client is not None:
-        return ServiceKernels(client)
-    if source is not None:
-        return checked_source(source)
-    try:
-        local: KernelSource = tirgemm.LocalKernels()
-    except MissingExtra:
-        return None
-    return local

@@ -13,21 +13,27 @@ from tirgemm.torch.linear_problems import LinearProblems
 from tirgemm.torch.linear_race import MARGIN
 from tirgemm.torch.prepared_call import SLOWER
 
+# What a report says of linears, by ``dry_run``.
+REPLACED = {False: "replaced", True: "would be replaced"}
 _USABLE = ("tuned", "default", BEING_MADE)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearReport:
     """What became of one linear: its ``names`` in the model, the problems of its calls, each with the kernel that is
-    there (``tuned``, ``default``, ``being made``) or why there is none, and why it was left alone, if it was."""
+    there (``tuned``, ``default``, ``being made``) or why there is none, and why it was left alone, if it was, or why
+    these are not its problems any more. By ``dry_run`` it would be ``replaced``."""
 
     names: tuple[str, ...]
     problems: tuple[tuple[Gemm, str], ...]
     replaced: bool
     reason: str
+    dry_run: bool = False
 
     def __str__(self) -> str:
-        what = "replaced" if self.replaced else f"left alone: {self.reason}"
+        what = f"left alone: {self.reason}"
+        if self.replaced:
+            what = REPLACED[self.dry_run] + (f", but {self.reason}" if self.reason else "")
         lines = [f"{' = '.join(self.names) or '(the model)'}: {what}"]
         return "\n".join([*lines, *(f"    {gemm}: {kernel}" for gemm, kernel in self.problems)])
 
@@ -60,10 +66,16 @@ class LinearKernels:
         invariant = any(gemm.invariant for gemm in linear.gemms)
         self.reason = linear.reason or ("" if usable else "no invariant kernel" if invariant else "no kernel")
 
-    def report(self, failures: Mapping[Gemm, str]) -> LinearReport:
-        """What became of the linear, with the kernels that it has now."""
+    def report(self, failures: Mapping[Gemm, str], *, dry_run: bool) -> LinearReport:
+        """What became of the linear, with the kernels that it has now, and what others have made of it since."""
         problems = tuple((gemm, self._now(gemm, failures)) for gemm in self._said)
-        return LinearReport(self.linear.names, problems, not self.reason, self.reason)
+        linear, replaced = self.linear, not self.reason
+        if dry_run or not (replaced or linear.already):
+            return LinearReport(linear.names, problems, replaced, self.reason, dry_run)
+        if other := linear.other_class():
+            return LinearReport(linear.names, problems, False, other)
+        reason = ", and ".join(filter(None, (self.reason, linear.other_weight())))
+        return LinearReport(linear.names, problems, replaced, reason)
 
     def _now(self, gemm: Gemm, failures: Mapping[Gemm, str]) -> str:
         device = self.linear.device

@@ -22,9 +22,10 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
 
     Its parameters, their names and its state_dict are those of ``torch.nn.Linear``. ``act`` is an activation of a Gemm.
     ``prepack`` keeps, on a CPU, the weight in the order in which a kernel reads it, in fp32 beside the parameter; it is
-    packed again when the parameter is replaced or changed in place, under torch.compile and torch.export too. A change
-    that PyTorch does not count, such as one through ``weight.data`` or a NumPy array of the same memory, is not seen:
-    call ``repack`` then. ``invariant`` is as that of ``linear``.
+    packed again when the parameter is replaced or changed in place, under torch.compile and torch.export too. Changes
+    that PyTorch does not count, such as those through ``weight.data`` or a NumPy array of the same memory, are seen
+    only where they change one of 16 elements that are compared at each call: call ``repack`` then. ``invariant`` is as
+    that of ``linear``.
     """
 
     # For TorchScript.

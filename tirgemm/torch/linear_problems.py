@@ -20,7 +20,7 @@ from tirgemm.gemm import DTYPE_BYTES, MAX_SIZE, Gemm, Range
 from tirgemm.torch.kernel_table import KernelTable, device_of
 from tirgemm.torch.linear_call import PLAIN
 from tirgemm.torch.linear_module import Linear
-from tirgemm.torch.problems import MatrixLayout, NotServed, aligned, check_plain, layout_of
+from tirgemm.torch.problems import DTYPES, MatrixLayout, NotServed, aligned, check_plain, layout_of
 
 Rows: TypeAlias = "int | Range | Iterable[int | Range]"
 _ALREADY = "it is a tirgemm.torch.Linear already"
@@ -40,6 +40,25 @@ class LinearProblems:
     device: Device | None
     reason: str
     already: bool = False
+
+    def other_class(self) -> str:
+        """Why a linear that became a ``tirgemm.torch.Linear``, or was one, is none now, or ""."""
+        kind = type(self.module)
+        if kind is nn.Linear:
+            return "it is a plain torch.nn.Linear again"
+        return "" if kind is Linear else f"it is a {kind.__name__} now, which may compute something else"
+
+    def other_weight(self) -> str:
+        """What its weight is now that makes its calls other problems than these, or ""."""
+        if not self.gemms or self.device is None:
+            return ""
+        weight, asked = self.module._parameters.get("weight"), self.gemms[0]
+        if weight is None:
+            return "its weight is no parameter any more"
+        is_asked = weight.dtype == DTYPES[asked.dtype] and tuple(weight.shape) == (asked.n, asked.k)
+        if is_asked and weight.device.type == self.device.kind:
+            return ""
+        return f"its weight is {tuple(weight.shape)} of {weight.dtype} on {weight.device} now: accelerate it again"
 
     def left_to_pytorch(self, table: KernelTable) -> bool:
         """Whether PyTorch is left all rows of all its problems."""

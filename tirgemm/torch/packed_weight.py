@@ -22,6 +22,9 @@ from tirgemm.torch.private_interfaces import CompiledRun, compiled_run
 
 # Where packed bytes begin: a line of the cache.
 _ALIGN = 64
+# So many elements of a weight are compared with those that were packed.
+_SAMPLES = 16
+_BITS = {2: torch.int16, 4: torch.int32}
 # Where a weight lies, and how often PyTorch has counted a change of it.
 _State: TypeAlias = tuple[int, int]
 
@@ -29,12 +32,27 @@ _State: TypeAlias = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class _Packed:
     """The bytes that ``kernel`` reads of a weight in this state. Its ``memory`` is held, so that no other one can have
-    the address."""
+    the address. ``samples`` are some elements there, ``bits`` what they were when they were packed."""
 
     kernel: Kernel
     state: _State
     memory: Tensor
     data: Tensor
+    samples: Tensor
+    bits: Tensor
+
+    def packs(self, state: _State) -> bool:
+        """Whether this is the weight in that state, as far as its samples tell: PyTorch does not count all writes."""
+        return self.state == state and torch.equal(self.samples, self.bits)
+
+
+def _samples(weight: Tensor) -> Tensor:
+    """A view of elements along a diagonal of a weight from its first element to its last rows and columns, as bits."""
+    rows, columns = weight.shape
+    count = min(_SAMPLES, max(rows, columns))
+    down, right = ((size - 1) // max(1, count - 1) for size in (rows, columns))
+    bits = weight.view(_BITS[weight.element_size()])
+    return bits.as_strided((count,), (down * weight.stride(0) + right * weight.stride(1),))
 
 
 class PackedWeight:
@@ -55,7 +73,7 @@ class PackedWeight:
         nothing, or not yet."""
         key, state = (kernel.kernel_sha256, member), (weight.data_ptr(), weight._version)
         known = self.packed.get(key)
-        if known is not None and known.state == state:
+        if known is not None and known.packs(state):
             return known.data
         size = int(kernel.functions.packed_bytes(member))
         if size == 0 or not self._lasts(state):
@@ -63,13 +81,15 @@ class PackedWeight:
         memory = torch.empty(size + _ALIGN, dtype=torch.uint8)
         start = -memory.data_ptr() % _ALIGN
         held, data = weight.detach(), memory[start : start + size]
+        samples = _samples(held)
+        bits = samples.clone()  # before the weight is read: what is written meanwhile is seen at the next call
         kernel.functions.pack(held, data, member)
         with self._lock:
             # Of the weight as it was, or of kernels that were replaced.
             stale = [name for name, each in self.packed.items() if each.state != state or not TABLE.offers(each.kernel)]
             for name in stale:
                 del self.packed[name]
-            self.packed[key] = _Packed(kernel, (held.data_ptr(), state[1]), held, data)
+            self.packed[key] = _Packed(kernel, (held.data_ptr(), state[1]), held, data, samples, bits)
         return data
 
     def _lasts(self, state: _State) -> bool:
@@ -97,7 +117,8 @@ class PackedWeights:
     """The packed weights of this process, each until it is no more. Safe from several threads.
 
     A weight is packed again when it has other memory or its version counter has changed; after a call that records its
-    gradients, and after a step of an optimizer that has its memory: fused optimizers do not count. A tensor made in
+    gradients, and after a step of an optimizer that has its memory: fused optimizers do not count. Of other writes that
+    do not count those are seen that change one of some samples, as one of the whole weight does. A tensor made in
     inference mode has no counter and is not kept. The memory of a weight that was moved is freed once it is packed
     again, as is the copy for a kernel that was replaced.
     """
