@@ -12,6 +12,7 @@ from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.linear_operator import packed_linear
 from tirgemm.torch.packed_weight import PACKED_WEIGHTS
+from tirgemm.torch.private_interfaces import apply_linear, load_linear
 
 _OWN = ("_act", "_prepack", "_invariant", "_dependent_launch")
 _is_scripting = torch.jit.is_scripting
@@ -127,12 +128,12 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
         """As that of a module, by which it is moved and cast; PyTorch may swap parameters then, and when it loads."""
         _forget(self)
-        applied: Linear = nn.Linear._apply(self, fn, recurse)
+        applied: Linear = apply_linear(self, fn, recurse)
         return applied
 
     def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
         _forget(self)
-        nn.Linear._load_from_state_dict(self, *given, **more)
+        load_linear(self, *given, **more)
 
 
 def _setting(module: nn.Linear, name: str) -> Any:

@@ -14,6 +14,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.autograd import forward_ad
 
 from tirgemm.artifact.tensor_calls import ModeQuestion
@@ -65,6 +66,17 @@ def transformed() -> bool:
 def watched() -> bool:
     """Whether a TorchFunctionMode wants to see what is called."""
     return any(not isinstance(_function_mode(index), _DEVICE_MODE) for index in range(function_modes()))
+
+
+# What a module that is moved, cast or loaded calls, and a subclass extends. There is no public way to do so.
+def apply_linear(module: nn.Linear, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool) -> Any:
+    """``torch.nn.Linear``'s own ``_apply``, whatever the class of the module is now."""
+    return nn.Linear._apply(module, fn, recurse)
+
+
+def load_linear(module: nn.Linear, *given: Any, **more: Any) -> None:
+    """``torch.nn.Linear``'s own ``_load_from_state_dict``, as above."""
+    nn.Linear._load_from_state_dict(module, *given, **more)
 
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]"

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from tests.traces.kept_spans import kept_spans
 from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, config
 from tests.waiting import PATIENCE_S, until
-from tirgemm.errors import BuildFailed
+from tirgemm.errors import BuildFailed, Cancelled
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.process import child_rpc, spans
@@ -194,6 +195,14 @@ def test_a_parent_that_had_no_turn_takes_what_its_child_told_meanwhile(
         assert child.request(request, timeout_s=PATIENCE_S, cancel=Stopped())[3] == child.pid
     finally:
         child.kill()
+
+
+def test_a_process_that_is_ending_gives_its_builds_up(pool: BuildPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()  # as the interpreter does at its end, before threads such as those of the pool do
+    monkeypatch.setattr(child_rpc, "_forker", ended)
+    with pytest.raises(Cancelled, match="this process is ending"):
+        pool.submit(GEMM, config("a")).result(PATIENCE_S)
 
 
 def test_a_builder_that_cannot_be_imported_fails_the_build(locks: Path) -> None:

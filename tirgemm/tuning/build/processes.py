@@ -146,7 +146,7 @@ class BuildProcesses:
     def _work(self) -> None:
         """One thread a process: it starts the process, feeds it, and replaces it when it dies."""
         child: ChildProcess | None = None
-        with contextlib.suppress(OSError, RuntimeError):  # the first build will try again, and say why
+        with contextlib.suppress(OSError, RuntimeError, Cancelled):  # the first build will try again, and say why
             child = self._start()
         while (build := self._queue.get()) is not None:
             future, given_up = build.future, _Either(self._closing, build.given_up)
@@ -171,7 +171,8 @@ class BuildProcesses:
                 future.set_exception(BuildFailed(f"build process: {type(error).__name__}: {error}"))
             self._queue.ended(build)
             if child is not None and not child.alive and not given_up.is_set():
-                with contextlib.suppress(OSError, RuntimeError):  # so that its imports are done by the next build
+                # So that its imports are done by the next build.
+                with contextlib.suppress(OSError, RuntimeError, Cancelled):
                     child = self._replace(child)
         if child is not None:
             child.kill()

@@ -126,7 +126,7 @@ class Measurer(Closing):
         if self._one_at_a_time.acquire(blocking=False):
             try:
                 # What keeps a process from starting the first request meets again, and says.
-                with contextlib.suppress(OSError, RuntimeError):
+                with contextlib.suppress(OSError, RuntimeError, Cancelled):
                     if not self._closed:
                         self._started()
             finally:

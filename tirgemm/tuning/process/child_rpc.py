@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ def _new_forker() -> None:
 os.register_at_fork(after_in_child=_new_forker)
 
 
+def _forked(start: Callable[[], subprocess.Popen[Any]]) -> subprocess.Popen[Any]:
+    try:
+        starting = _forker.submit(start)
+    except RuntimeError as error:  # of an executor that takes nothing as the interpreter ends
+        raise Cancelled("this process is ending: it starts no other one") from error
+    return starting.result()
+
+
 class ChildDied(Exception):
     """The child ended without answering; ``cause`` is ``signal 11 (SIGSEGV)`` or ``exit status 3``."""
 
@@ -77,7 +86,8 @@ class ChildTimedOut(Exception):
 
 
 class ChildProcess:
-    """``python -m module`` behind a request-and-answer interface. Not for use by several threads at once."""
+    """``python -m module`` behind a request-and-answer interface. Not for use by several threads at once. Raises
+    Cancelled where this process is ending."""
 
     def __init__(self, module: str, arguments: Sequence[str] = ()) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
@@ -86,7 +96,7 @@ class ChildProcess:
         os.set_blocking(self._send_fd, False)
         command = [sys.executable, "-P", "-m", module, str(os.getpid()), str(to_child), str(from_child), *arguments]
         try:
-            self._process = _forker.submit(
+            start = partial(
                 subprocess.Popen,
                 command,
                 stdin=subprocess.DEVNULL,
@@ -95,7 +105,8 @@ class ChildProcess:
                 pass_fds=(to_child, from_child),
                 process_group=0,
                 env=_environment(),
-            ).result()
+            )
+            self._process = _forked(start)
         except BaseException:
             for fd in (self._send_fd, self._receive_fd):
                 os.close(fd)
