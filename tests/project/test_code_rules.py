@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("tirgemm", "tuning_db", "service", "benchmarks", "verification")
@@ -167,3 +170,13 @@ def test_no_line_of_c_or_cuda_is_longer_than_one_of_python() -> None:
     lines = {file: long_lines(text) for file, text in sources(*PRODUCT, "scripts", "tests", kinds=NATIVE)}
     assert len(lines) > 40
     assert {file: numbers for file, numbers in lines.items() if numbers}.keys() == MEASURED_TEXTS, "wrap it"
+
+
+def test_no_folder_of_tests_is_passed_over_when_all_are_collected(pytestconfig: pytest.Config) -> None:
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert len(folders) > 20
+    passed_over = {
+        str(folder) for folder in folders for name in folder.parts if any(fnmatch(name, each) for each in patterns)
+    }
+    assert not passed_over, "pytest does not look into folders of these names"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tuning.measure.tensor_bits import bits_of
+from tests.tuning.verify.tensor_bits import bits_of
 from tirgemm.artifact import Signer, Trust, load, pack
 from tirgemm.config import Config
 from tirgemm.detect import device as detect

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.tuning.measure.test_verify_host import kernel
+from tests.tuning.verify.test_verify_host import kernel
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.verify import verify
 from tirgemm.tuning.verify.chain import CHAINS, STEPS, chain_report, divisor

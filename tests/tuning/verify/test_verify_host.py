@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tuning.measure.tensor_bits import bits_of
+from tests.tuning.verify.tensor_bits import bits_of
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import INTEGERS, TRANSCENDENTAL
