@@ -37,7 +37,7 @@ def of_results(folder: Path, device: Device, regime: Regime) -> dict[str, Measur
     streams: list[float] = []
     rates: dict[str, MeasuredRate] = {}
     if not folder.is_dir():
-        raise InvalidRequest(f"there is no folder {folder} to read results files from")
+        raise InvalidRequest(f"no results file can be read from {folder}: there is no such folder")
     files = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     for file in files:
         try:

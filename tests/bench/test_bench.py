@@ -135,7 +135,7 @@ class FakeTuning:
     def default(self) -> tuple[None, Config]:
         return None, CONFIG
 
-    def stored(self) -> None:
+    def loadable(self) -> None:
         """Nothing."""
 
     def run(self) -> Any:

@@ -348,7 +348,7 @@ def test_a_dry_run_describes_the_ladder_without_a_gpu(capsys: pytest.CaptureFixt
         (["0", "2", "3", "--dry-run"], "m is 0"),
         (["1", "2", "3", "--dry-run", "--device", "cpu"], "name one of sm_80"),
         (["1", "2", "3", "--dry-run", "--regime", "warm"], "regime is 'warm'; it must be one of sustained, isolated"),
-        (["1", "2", "3", "--dry-run", "--html", "/nowhere/ladder.html"], "its folder /nowhere does not exist"),
+        (["1", "2", "3", "--dry-run", "--html", "/nowhere/ladder.html"], "there is no folder /nowhere; make it first"),
         (["1", "2", "3", "--dry-run", "--out", "x.json"], "--dry-run measures nothing: leave out --output"),
         (["1", "2", "3", "--dry-run", "--baselines", "none"], "leave out --baselines"),
         (["--from-results", "x", "--dry-run"], "--from-results measures nothing: leave out --dry-run"),

@@ -561,7 +561,7 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
         (["64x64x64", "--device", "sm_80", "--regime", "fast"], "regime is 'fast'"),
         (
             ["64x64x64", "--device", "sm_80", "--as-written", "--measured", "absent"],
-            "there is no folder absent to read results files from",
+            "no results file can be read from absent: there is no such folder",
         ),
     ],
 )
