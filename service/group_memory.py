@@ -9,8 +9,8 @@ import threading
 from tirgemm.service.access.rate_limit import SharedBuckets
 
 _COUNTER = struct.Struct("=Q")
-# Each process counts in places of its own, which nobody else writes: its changes, the looks it asked for, its signs of
-# life.
+# Each process counts in places of its own, which nobody else writes: its changes, the refreshes it asked for, its signs
+# of life.
 _COUNTERS = 3
 
 
@@ -37,8 +37,8 @@ class GroupMemory:
         return self._memory[: self._counted]
 
     @property
-    def looks(self) -> bytes:
-        """What differs after each time that a process asked for a fresh look at the database."""
+    def refreshes(self) -> bytes:
+        """What differs after each time that a process asked for a new snapshot of the database."""
         return self._memory[self._counted : 2 * self._counted]
 
     @property
@@ -55,8 +55,8 @@ class GroupMemory:
         """Say that kernels have changed; from any thread."""
         self._count(self._number)
 
-    def ask_for_look(self) -> None:
-        """Have all processes look at the database again before they answer from memory."""
+    def ask_for_refresh(self) -> None:
+        """Have all processes read the database again before they answer from memory."""
         self._count(self.processes + self._number)
 
     def give_sign_of_life(self) -> None:

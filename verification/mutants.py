@@ -146,9 +146,9 @@ def _tested(bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, 
     }
     # The machine code of a kernel as it is, by which a mutant that changes nothing is known.
     own = {job.case: builds[job][0] for job in jobs if job.mutant == UNALTERED}
-    with MeasurerPerThread(bench, parallel) as hands, Threads(parallel) as pool:
+    with MeasurerPerThread(bench, parallel) as measurers, Threads(parallel) as pool:
         waiting = {
-            pool.submit(_caught, bench, hands, job, *builds[job], own.get(job.case), deadline): job for job in jobs
+            pool.submit(_caught, bench, measurers, job, *builds[job], own.get(job.case), deadline): job for job in jobs
         }
         saved = time.monotonic()
         for future in as_completed(waiting):
@@ -191,7 +191,7 @@ class MeasurerPerThread:
 
 def _caught(
     bench: AlteredBench,
-    hands: MeasurerPerThread,
+    measurers: MeasurerPerThread,
     job: MutantRun,
     plain: Future[Binary],
     delayed: Future[Binary],
@@ -214,7 +214,7 @@ def _caught(
         if job.mutant != UNALTERED and own is not None and words == (LIMIT,) and binary.data == own.result().data:
             return {"status": SAME_CODE}
         package = bench.package(job.case, job.alteration(*words), binary)
-        noticed = _noticed(hands.measurer(), package, tries)
+        noticed = _noticed(measurers.measurer(), package, tries)
         if noticed is not None:
             word, message = noticed
             return {"status": f"delays: {word}" if DELAY in words else word, "message": message[:200]}

@@ -68,11 +68,11 @@ class AnswerKnownKernels:
         try:
             asked = KernelRequest.model_validate(_DECODER.decode(body.decode()))
             self.state.access.require_priority(caller, asked.queue.priority)
-            moment = await known.moment()
-            answer = await stored_answer(self.state, asked, moment.look.devices)
+            seen = await known.state()
+            answer = await stored_answer(self.state, asked, seen.snapshot.devices)
         except (ValueError, RecursionError, Problem, TirgemmError):
             return None
         if answer is not None:
             answers.labels("database").inc()
-            known.keep(body, answer, moment)
+            known.keep(body, answer, seen)
         return answer

@@ -163,7 +163,7 @@ def _end(state: ServiceState, job_id: str) -> tuple[str, dict[str, Any]] | None:
     job = state.queue.job(job_id)
     if job is None or not job.ended:
         return None
-    state.recent.expire()
+    state.snapshots.expire()
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     error = JobError.of(job.error) if job.error else None
     told = f"{error.code}: {error.detail}" if error else None

@@ -247,7 +247,7 @@ def progress(state: ServiceState, job_id: str) -> KernelOrJob:
     if job is None:
         raise InvalidRequest(f"job {job_id} was deleted while its answer was awaited; ask again")
     if job.status == "done":
-        state.recent.expire()
+        state.snapshots.expire()
         kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
         if kernel is None:
             raise Problem(409, f"job {job_id} is done, but its kernel was deleted; ask again", "kernel_deleted")

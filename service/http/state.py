@@ -78,8 +78,8 @@ class ServiceState:
         self.database.on_kernels_changed = self.memory.note_change
         self.kernel_pages = KernelPages(self.database, self.documents)
         self.access = AccessControl(self.database, self.settings, self.stopping, self.memory.buckets)
-        self.recent = SnapshotCache(self.queue, self.settings.alive_seconds, self.memory)
-        self.known = KnownAnswers(self.database, self.recent, self.access, self.memory)
+        self.snapshots = SnapshotCache(self.queue, self.settings.alive_seconds, self.memory)
+        self.known = KnownAnswers(self.database, self.snapshots, self.access, self.memory)
         self.lookups = KernelLookups(self.database)
         figures = FigureReader(self.database, self.settings.lease_seconds, self.candidates_after)
         self.metrics = Metrics(figures, in_group=self.memory.processes > 1)

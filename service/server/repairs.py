@@ -56,7 +56,7 @@ class Repairs:
         self._settings = settings
         self._listener = listener
         self._asked_to_exit = asked_to_exit or ExitRequest()
-        self._hindrance = ""
+        self._obstacle = ""
 
     def open(self) -> ServiceState | None:
         """``ServiceState.open``; None once asked to exit. The SQLite database is repaired first where damage was met in
@@ -96,9 +96,9 @@ class Repairs:
     def is_possible(self) -> bool:
         """Whether nothing is known that hinders a repair, which is logged."""
         words = repair_obstacle(database_file(self._settings.data))
-        if words and words != self._hindrance:
+        if words and words != self._obstacle:
             logger.error("the damaged database is not repaired: %s", words)
-        self._hindrance = words
+        self._obstacle = words
         return not words
 
     def _repair(self) -> bool:

@@ -197,7 +197,7 @@ def test_a_race_of_the_model_does_not_take_a_linears_activation_away(monkeypatch
 def test_what_shares_no_parameters_of_a_plain_linear_is_refused() -> None:
     from tirgemm.torch import Linear
 
-    class Twice(torch.nn.Linear):  # type: ignore[misc]  # types are checked where PyTorch is not installed
+    class Twice(torch.nn.Linear):
         def forward(self, x: Any) -> Any:
             return 2 * super().forward(x)
 

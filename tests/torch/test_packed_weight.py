@@ -215,7 +215,7 @@ def test_what_has_no_version_is_not_kept(packs: list[int]) -> None:
 
 # Steps that change parameters without counting it, as fused ones do.
 def uncounted_step(parameters: Any) -> Any:
-    class Uncounted(torch.optim.Optimizer):  # type: ignore[misc]  # types are checked where PyTorch is not installed
+    class Uncounted(torch.optim.Optimizer):
         def step(self) -> None:
             for group in self.param_groups:
                 for parameter in group["params"]:

@@ -2,7 +2,7 @@
 
 An answer is kept only where it is the whole one whatever the workers do: a kernel that asks for no job. It holds until
 a kernel is stored, pinned or deleted, or the devices of the live workers change: at once where a process of this
-service did it, else at the next look.
+service did it, else with the next snapshot.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class KnownAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """The state of the database that an answer is of: the look at it, and the changes that the processes of
+    """The state of the database that an answer is of: a snapshot, and the changes that the processes of
     this service had made."""
 
-    look: DatabaseSnapshot
+    snapshot: DatabaseSnapshot
     changes: bytes
 
 
@@ -62,33 +62,33 @@ class KnownAnswers:
     def __init__(
         self,
         database: Database,
-        recent: SnapshotCache,
+        snapshots: SnapshotCache,
         access: AccessControl,
         memory: GroupMemory,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self._database = database
         self._memory = memory
-        self._recent = recent
+        self._snapshots = snapshots
         self._access = access
         self._kept_bytes = kept_bytes
-        self._moment: DatabaseState | None = None
+        self._state: DatabaseState | None = None
         self._answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()
         self._bytes = 0
 
-    async def moment(self) -> DatabaseState:
+    async def state(self) -> DatabaseState:
         """The state of the database that a request is answered from; take it before reading. Raises StoreError."""
-        look = await self._recent.look()
+        snapshot = await self._snapshots.snapshot()
         changes = self._memory.changes
-        if self._moment is None or self._moment.look is not look or self._moment.changes != changes:
-            self._moment = DatabaseState(look, changes)
+        if self._state is None or self._state.snapshot is not snapshot or self._state.changes != changes:
+            self._state = DatabaseState(snapshot, changes)
             self._answers.clear()
             self._bytes = 0
-        return self._moment
+        return self._state
 
-    def keep(self, body: bytes, answer: KnownAnswer, moment: DatabaseState) -> None:
-        """Remember an answer that was read after ``moment``, unless that is past."""
-        if moment is not self._moment:
+    def keep(self, body: bytes, answer: KnownAnswer, state: DatabaseState) -> None:
+        """Remember an answer that was read after ``state``, unless that is past."""
+        if state is not self._state:
             return
         self._forget(body)
         self._answers[body] = answer
@@ -99,7 +99,7 @@ class KnownAnswers:
     async def find(self, body: bytes, caller: ApiKey | None) -> KnownAnswer | None:
         """The answer to a body that was answered before, if its artifact is there and ``caller`` may ask for it."""
         try:
-            await self.moment()
+            await self.state()
             answer = self._answers.get(body)
             if answer is None:
                 return None

@@ -15,7 +15,7 @@ from tirgemm.tuning_db import JobQueue
 from tirgemm.tuning_db.answers.kernel_version import read_version
 
 # What another process changes is seen after so long.
-LOOK_SECONDS = 1.0
+MAX_AGE_SECONDS = 1.0
 EVER_SECONDS = 1e9
 
 
@@ -29,39 +29,39 @@ class DatabaseSnapshot:
 
 
 class SnapshotCache:
-    """Reads a snapshot at most once in LOOK_SECONDS, however many ask; equal snapshots are one object."""
+    """Reads a snapshot at most once in MAX_AGE_SECONDS, however many ask; equal snapshots are one object."""
 
     def __init__(self, queue: JobQueue, alive_seconds: float, memory: GroupMemory) -> None:
         self._queue = queue
         self._alive_seconds = alive_seconds
         self._memory = memory
-        self._look: DatabaseSnapshot | None = None
+        self._snapshot: DatabaseSnapshot | None = None
         self._taken_at = float("-inf")
-        self._asked = self._taking_for = memory.looks
+        self._asked = self._taking_for = memory.refreshes
         self._taking: asyncio.Task[DatabaseSnapshot] | None = None
 
-    async def look(self) -> DatabaseSnapshot:
+    async def snapshot(self) -> DatabaseSnapshot:
         """The newest snapshot. Raises StoreError."""
-        asked = self._memory.looks
-        if self._look is not None and time.monotonic() - self._taken_at <= LOOK_SECONDS and asked == self._asked:
-            return self._look
-        # One that began before a fresh look was asked for is none.
+        asked = self._memory.refreshes
+        if self._snapshot is not None and time.monotonic() - self._taken_at <= MAX_AGE_SECONDS and asked == self._asked:
+            return self._snapshot
+        # One that began before a refresh was asked for is not the newest.
         if self._taking is None or self._taking.done() or self._taking_for != asked:
-            self._taking, self._taking_for = asyncio.create_task(self._take(asked), name="look"), asked
+            self._taking, self._taking_for = asyncio.create_task(self._take(asked), name="snapshot"), asked
         return await asyncio.shield(self._taking)
 
     def expire(self) -> None:
         """Have the next request read again, in each process of this service: what it is to see was just told to a
         client."""
-        self._memory.ask_for_look()
+        self._memory.ask_for_refresh()
 
     async def _take(self, asked: bytes) -> DatabaseSnapshot:
         begun = time.monotonic()
-        look = await run_in_threadpool(self._read)
-        if self._look is None or look != self._look:
-            self._look = look
+        snapshot = await run_in_threadpool(self._read)
+        if self._snapshot is None or snapshot != self._snapshot:
+            self._snapshot = snapshot
         self._taken_at, self._asked = begun, asked
-        return self._look
+        return self._snapshot
 
     def _read(self) -> DatabaseSnapshot:
         with self._queue.db.read() as connection:

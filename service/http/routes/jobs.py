@@ -66,7 +66,7 @@ Beats = Annotated[
 def job_document(state: ServiceState, job: Job) -> JobDocument:
     """The job with the documents of its kernels."""
     if job.status in ENDED:
-        state.recent.expire()
+        state.snapshots.expire()
     fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
     kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
     return JobDocument.with_kernels(job, fallback, kernel)

@@ -91,7 +91,7 @@ def test_a_kernel_whose_document_is_not_stored_is_answered_with_the_same_bytes(
     interrupted = kernel_record(service.store, REQUEST, salt="interrupted", search={"ended": "interrupted"}).id
     service.queue.register_worker("elsewhere:1:0", [CPU])
     for _ in range(2):
-        service.state.recent.expire()
+        service.state.snapshots.expire()
         answer = service.post(device=CPU.key, seed=2)
         assert answer.json()["id"] == interrupted
         assert service.queue.jobs()[0].request.seed == 2, "its search is gone on with"
@@ -128,7 +128,7 @@ def test_what_is_no_answer_by_itself_is_never_kept(service: Service, looked_up: 
 
 
 def test_changes_by_this_process_are_seen_at_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(snapshot_cache, "MAX_AGE_SECONDS", 1000.0)
     old = stored(service, "old")
 
     def answered() -> str:
@@ -148,20 +148,20 @@ def test_changes_by_this_process_are_seen_at_once(service: Service, monkeypatch:
     assert answered() == old
 
 
-def test_changes_by_other_processes_are_seen_at_the_next_look(
+def test_changes_by_other_processes_are_seen_with_the_next_snapshot(
     service: Service, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(snapshot_cache, "MAX_AGE_SECONDS", 1000.0)
     old = stored(service, "old")
     assert service.post(device=CPU.key).json()["id"] == old
     with Database.embedded(service.state.settings.data) as other:
         new = kernel_record(SqlStore(other), REQUEST, salt="new", search=TUNED).id
         assert service.post(device=CPU.key).json()["id"] == old, "nobody has looked yet"
-        monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(snapshot_cache, "MAX_AGE_SECONDS", 0.0)
         assert service.post(device=CPU.key).json()["id"] == new
         looked_up.clear()
         assert service.post(device=CPU.key).json()["id"] == new
-        assert looked_up == [], "a look that shows no change forgets nothing"
+        assert looked_up == [], "a snapshot that shows no change forgets nothing"
         assert SqlStore(other).delete_kernel(new)
         assert service.post(device=CPU.key).json()["id"] == old
 
@@ -169,7 +169,7 @@ def test_changes_by_other_processes_are_seen_at_the_next_look(
 def test_a_client_that_saw_its_job_end_is_answered_with_what_it_made(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(snapshot_cache, "MAX_AGE_SECONDS", 1000.0)
     old = stored(service, "old")
     job, _ = service.queue.submit(REQUEST)
     assert service.post(device=CPU.key).json()["id"] == old
@@ -182,37 +182,37 @@ def test_a_client_that_saw_its_job_end_is_answered_with_what_it_made(
     assert service.post(device=CPU.key).json()["id"] == new
 
 
-def test_a_look_that_began_before_one_was_asked_for_does_not_do(
+def test_a_snapshot_that_began_before_one_was_asked_for_does_not_do(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recent, begun, go = service.state.recent, threading.Event(), threading.Event()
+    snapshots, begun, go = service.state.snapshots, threading.Event(), threading.Event()
     read = SnapshotCache._read
 
     def held(self: SnapshotCache) -> DatabaseSnapshot:
-        look = read(self)
+        snapshot = read(self)
         begun.set()
         assert go.wait(PATIENCE_S)
-        return look
+        return snapshot
 
     async def scenario() -> tuple[DatabaseSnapshot, DatabaseSnapshot, DatabaseSnapshot]:
         monkeypatch.setattr(SnapshotCache, "_read", held)
-        first = asyncio.create_task(recent.look())
+        first = asyncio.create_task(snapshots.snapshot())
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         monkeypatch.setattr(SnapshotCache, "_read", read)
         stored(service)
-        recent.expire()
-        second = await recent.look()
+        snapshots.expire()
+        second = await snapshots.snapshot()
         go.set()
-        return await first, second, await recent.look()
+        return await first, second, await snapshots.snapshot()
 
     first, *later = asyncio.run(scenario())
-    assert [look.kernel_version - first.kernel_version for look in later] == [1, 1]
+    assert [each.kernel_version - first.kernel_version for each in later] == [1, 1]
 
 
 def test_other_devices_of_the_workers_are_other_answers(
     service: Service, looked_up: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_cache, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(snapshot_cache, "MAX_AGE_SECONDS", 0.0)
     gpu = named_device("sm_90a")
     on_cpu, on_gpu = stored(service), stored(service, device=gpu)
     service.queue.register_worker("elsewhere:1:0", [CPU])
@@ -277,14 +277,14 @@ def test_memory_is_bounded_and_forgets_what_was_asked_for_longest_ago(service: S
     state = service.state
     sha256 = service.store.put_blob(b"artifact")
     answer = KnownAnswer(Rendered(b"x" * 5000, '"x"'), "abc", sha256, 0)
-    known = KnownAnswers(state.database, state.recent, state.access, state.memory, kept_bytes=20_000)
+    known = KnownAnswers(state.database, state.snapshots, state.access, state.memory, kept_bytes=20_000)
 
     async def scenario() -> list[bytes]:
-        moment = await known.moment()
+        seen = await known.state()
         for number in range(3):
-            known.keep(b"%d" % number, answer, moment)
+            known.keep(b"%d" % number, answer, seen)
         assert await known.find(b"0", None) is answer
-        known.keep(b"3", answer, moment)
+        known.keep(b"3", answer, seen)
         return [body for body in (b"0", b"1", b"2", b"3") if await known.find(body, None) is not None]
 
     assert asyncio.run(scenario()) == [b"0", b"2", b"3"]
@@ -295,10 +295,10 @@ def test_what_was_read_before_a_change_is_not_kept_after_it(service: Service) ->
     answer = KnownAnswer(Rendered(b"{}", '"x"'), "abc", service.store.put_blob(b"artifact"), 0)
 
     async def scenario() -> object:
-        moment = await state.known.moment()
+        seen = await state.known.state()
         stored(service)
-        await state.known.moment()
-        state.known.keep(b"body", answer, moment)
+        await state.known.state()
+        state.known.keep(b"body", answer, seen)
         return await state.known.find(b"body", None)
 
     assert asyncio.run(scenario()) is None

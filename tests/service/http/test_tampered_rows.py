@@ -41,7 +41,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 def write(service: Service, statement: str, *values: str | bytes) -> None:
     with service.state.database.write() as connection:
         connection.exec_driver_sql(statement, values)
-    service.state.recent.expire()
+    service.state.snapshots.expire()
 
 
 def kernel_id(service: Service, gemm: Gemm) -> str:

@@ -17,13 +17,13 @@ def test_every_count_of_every_process_is_seen_by_all_and_only_as_what_it_is() ->
         file.truncate(GroupMemory.size(3))
         group = [GroupMemory(3, number, file.fileno()) for number in range(3)]
         for one in group:
-            before = [(each.changes, each.looks) for each in group]
+            before = [(each.changes, each.refreshes) for each in group]
             assert len(set(before)) == 1
             one.note_change()
-            changed = [(each.changes, each.looks) for each in group]
+            changed = [(each.changes, each.refreshes) for each in group]
             assert all(now[0] != then[0] and now[1] == then[1] for now, then in zip(changed, before, strict=True))
-            one.ask_for_look()
-            asked = [(each.changes, each.looks) for each in group]
+            one.ask_for_refresh()
+            asked = [(each.changes, each.refreshes) for each in group]
             assert all(now[0] == then[0] and now[1] != then[1] for now, then in zip(asked, changed, strict=True))
             assert not any(each.all_started for each in group)
             one.give_sign_of_life()

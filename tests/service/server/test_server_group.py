@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm._client.own_service import own_service_keys
 from tirgemm.gemm import Gemm
 from tirgemm.service.access.access_control import CACHE_SECONDS
-from tirgemm.service.http.known.snapshot_cache import LOOK_SECONDS
+from tirgemm.service.http.known.snapshot_cache import MAX_AGE_SECONDS
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.access.api_keys import KeyTable, Quotas
 from verification.service.processes import Serve, alive, children, command_line, descendants
@@ -70,7 +70,7 @@ def test_what_one_process_changes_counts_or_refuses_holds_in_the_others(tmp_path
 
         assert answered(one) == answered(other) == answered(one) == answered(other) == old
         new = kernel_record(SqlStore(database), REQUEST, salt="new", search={"effort": "standard"}).id
-        time.sleep(LOOK_SECONDS)
+        time.sleep(MAX_AGE_SECONDS)
         assert answered(one) == answered(other) == new
         with asking(server, one) as http:
             assert http.put(f"/v1/kernels/{old}/pin").status_code == 200
