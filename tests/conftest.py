@@ -22,6 +22,8 @@ from tirgemm._interpreter import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
 # Set at import, before any module reads them; child processes inherit them.
+for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
+    del os.environ[_name]
 os.environ.update(
     {f"XDG_{kind}_HOME": str(_HOME / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")} | FRUGAL,
 )
@@ -29,8 +31,6 @@ os.environ.update(
 _BEGINS_THE_RUN = SHARED not in os.environ
 os.environ[SHARED] = os.environ.get(SHARED) or tempfile.mkdtemp(prefix="tirgemm-tests-shared-")
 _NEWCOMERS = Path(__file__).parent / "newcomer"
-for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
-    del os.environ[_name]
 
 # While test files are compiled and imported too: half a million objects of syntax trees, few of them in cycles.
 collect_seldom()
