@@ -22,15 +22,15 @@ from tirgemm._interpreter import collect_seldom
 
 _HOME = Path(tempfile.mkdtemp(prefix="tirgemm-tests-"))
 # Set at import, before any module reads them; child processes inherit them.
+for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
+    del os.environ[_name]
 os.environ.update(
     {f"XDG_{kind}_HOME": str(_HOME / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")} | FRUGAL,
 )
 # One folder for all processes of a run, made by the first of them, for what is computed once for all.
 _BEGINS_THE_RUN = SHARED not in os.environ
 os.environ[SHARED] = os.environ.get(SHARED) or tempfile.mkdtemp(prefix="tirgemm-tests-shared-")
-_NEWCOMERS = Path(__file__).parent / "newcomer"
-for _name in [name for name in os.environ if name.startswith("TIRGEMM_")]:
-    del os.environ[_name]
+_NEWCOMERS = str(Path(__file__).parent / "newcomer") + os.sep
 
 # While test files are compiled and imported too: half a million objects of syntax trees, few of them in cycles.
 collect_seldom()
@@ -53,8 +53,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: no garbage collection looks at it."""
-    gc.collect()
+    """What is imported by now stays: no garbage collection looks at it, nor at what little of it is dead."""
     gc.freeze()
 
 
@@ -116,7 +115,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # takes from the end of what another has left, only the first meets newcomers, which wait for each other. In the
     # environment with PyTorch, whose tests run beside these, last: by then those of this one have gone.
     has_torch = importlib.util.find_spec("torch") is not None
-    items.sort(key=lambda item: (_NEWCOMERS in item.path.parents) is has_torch)
+    items.sort(key=lambda item: str(item.path).startswith(_NEWCOMERS) is has_torch)
     if not has_torch:
         # Each runs in the environment that has PyTorch: `make test` fails where that was not installed.
         reason = "PyTorch is not installed here: `make test` runs these in .venv-torch, `make unit` both environments"

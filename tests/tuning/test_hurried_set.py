@@ -14,7 +14,6 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
 from tirgemm.artifact import Trust, read
-from tirgemm.artifact.manifest import Manifest
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled
@@ -56,9 +55,6 @@ class Expecting(FakeMeasurer):
         super().__init__(bench)
         self.clock = bench.clock
         self.order: list[Gemm] = []
-
-    def manifest(self, package: bytes) -> Manifest:
-        return read(package, Trust.of(self.bench.signer.public)).manifest
 
     def evaluate(self, package: bytes, regime: str, **_: Any) -> tuple[Verification, SampleSet]:
         del regime

@@ -77,7 +77,7 @@ class Bench(FakeBench):
 
         def evaluation(package: bytes, regime: str, **options: Any) -> Any:
             actual, samples = evaluate(package, regime, **options)
-            manifest = read(package, Trust.of(self.signer.public)).manifest
+            manifest = self.fake.manifest(package)
             self.evaluated.append((manifest.gemm, manifest.config))
             return actual, samples and SampleSet((self.us_at(package),) * 5)
 
@@ -87,7 +87,7 @@ class Bench(FakeBench):
             return SampleSet((self.us_at(package),) * 6, options.reason, dict(samples.baselines) | beside, {})
 
         def verification(package: bytes, **options: Any) -> Any:
-            manifest = read(package, Trust.of(self.signer.public)).manifest
+            manifest = self.fake.manifest(package)
             actual = verify(package, **options)
             failed = (str(manifest.gemm.m), manifest.config["tile_m"]) in self.uncertified
             return replace(actual, passed=False) if failed else actual
@@ -101,7 +101,7 @@ class Bench(FakeBench):
                 self.store.add_candidate(candidate.with_(sample_sets=(SampleSet((us_of(tile, size),) * 5),)))
 
     def us_at(self, package: bytes) -> float:
-        manifest = read(package, Trust.of(self.signer.public)).manifest
+        manifest = self.fake.manifest(package)
         return us_of(int(manifest.config["tile_m"]), manifest.gemm.m_max)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Config, Gemm
-from tirgemm.artifact import Trust, read
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
@@ -38,7 +37,7 @@ class Bench(FakeBench):
         evaluate = self.fake.evaluate
 
         def noted(package: bytes, regime: str, **options: Any) -> Any:
-            gemm = read(package, Trust.of(self.signer.public)).manifest.gemm
+            gemm = self.fake.manifest(package).gemm
             self.order.append(gemm)
             verification, samples = evaluate(package, regime, **options)
             if gemm == self.wrong:

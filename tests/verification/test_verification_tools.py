@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.computed_once import computed_once
 from tests.helpers.named_config import named_config
 from tests.helpers.wgmma_paths import named_cases
 from tests.verification.covering_cases import classes
@@ -331,7 +332,12 @@ def test_evidence_depends_on_what_its_family_imports_of_others() -> None:
     assert evidence.family_sources("of_another_package") == set()
 
 
-COMMITTED = [path for path in sorted(RESULTS.rglob("*.json.gz")) if results.load(path).get("format") == evidence.FORMAT]
+def committed() -> list[Path]:
+    """The files of evidence among the results, of which all are read for it."""
+    return [path for path in sorted(RESULTS.rglob("*.json.gz")) if results.load(path).get("format") == evidence.FORMAT]
+
+
+COMMITTED = computed_once("committed-evidence", committed)
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)

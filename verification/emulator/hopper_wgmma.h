@@ -36,14 +36,18 @@ static uint32_t element_at(uint64_t descriptor, bool across, int mn, int k) {
 
 static void read_operand(const Block& block, uint64_t descriptor, bool across, bool bf16, int extent, float* into) {
   const float* values = half_values();
-  for (int mn = 0; mn < extent; mn++)
-    for (int k = 0; k < 16; k++) {
-      const uint32_t at = element_at(descriptor, across, mn, k);
-      uint16_t bits = 0xffff;
-      if (at + 2 <= block.size) memcpy(&bits, &block.async[at], 2);
-      uint32_t wide = (uint32_t)bits << 16;
-      if (bf16) memcpy(&into[k * extent + mn], &wide, 4);
-      else into[k * extent + mn] = values[bits];
+  // Eight elements at a time: a word of 16 bytes, which a swizzle leaves together.
+  for (int mn = 0; mn < extent; mn += across ? 8 : 1)
+    for (int k = 0; k < 16; k += across ? 1 : 8) {
+      const uint32_t word = element_at(descriptor, across, mn, k);
+      float* to = &into[k * extent + mn];
+      for (uint32_t at = word; at < word + 16; at += 2, to += across ? 1 : extent) {
+        uint16_t bits = 0xffff;
+        if (at + 2 <= block.size) memcpy(&bits, &block.async[at], 2);
+        uint32_t wide = (uint32_t)bits << 16;
+        if (bf16) memcpy(to, &wide, 4);
+        else *to = values[bits];
+      }
     }
 }
 
@@ -55,14 +59,15 @@ void multiply(Block& block, int warpgroup, int until) {
     Sums& sums = group.sums[m.sums];
     read_operand(block, m.a, m.across_a, m.bf16, 64, a);
     read_operand(block, m.b, m.across_b, m.bf16, m.n, b);
+    const int columns = m.n;
     float* values = sums.values.data();
     if (!m.adds) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
     for (int row = 0; row < 64; row++)
       for (int k = 0; k < 16; k++) {
         const float left = a[k * 64 + row];
-        const float* right = b + k * m.n;
-        float* to = values + row * m.n;
-        for (int n = 0; n < m.n; n++) to[n] += left * right[n];
+        const float* right = b + k * columns;
+        float* to = values + row * columns;
+        for (int n = 0; n < columns; n++) to[n] += left * right[n];
       }
     if (m.half)
       for (float& value : sums.values) value = half(value);

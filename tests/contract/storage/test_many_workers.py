@@ -17,7 +17,6 @@ from tests.contract.storage.databases import PostgresDatabases
 from tests.helpers.fake_workbench import CPU, FakeBench, FakeMeasurer
 from tests.helpers.toy_family import Toy
 from tests.waiting import PATIENCE_S, until
-from tirgemm.artifact import Trust, read
 from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.families import FAMILIES
@@ -54,7 +53,7 @@ class Evaluations:
 
     def note(self, bench: CountedBench, package: bytes) -> None:
         """Before a candidate of a worker is measured."""
-        manifest = read(package, Trust.of(bench.signer.public)).manifest
+        manifest = bench.fake.manifest(package)
         named = (str(manifest.gemm), manifest.config.digest)
         stored = bench.store.candidates(manifest.gemm, CPU.key, "sustained")
         if manifest.config.digest in [candidate.config.digest for candidate in stored]:

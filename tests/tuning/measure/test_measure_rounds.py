@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
 from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable, numpy_baseline
-from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
+from tirgemm.tuning.measure.conditions import CACHE_VARIABLE, host_conditions, last_level_cache_bytes, timed_cache_bytes
 
 
 class Clock:
@@ -108,6 +109,19 @@ def test_the_last_level_cache_is_read_from_linux_or_assumed(tmp_path: Path) -> N
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(size + "\n")
     assert last_level_cache_bytes(tmp_path) == 105 << 20
+
+
+def test_a_variable_says_how_large_a_cache_timing_assumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "24")
+    assert timed_cache_bytes() == 24 << 20
+    monkeypatch.setenv(CACHE_VARIABLE, "")
+    assert timed_cache_bytes() == last_level_cache_bytes()
+    for wrong in ("0", "16385", "-1", "32M", "1e3", "٣"):
+        monkeypatch.setenv(CACHE_VARIABLE, wrong)
+        with pytest.raises(
+            InvalidRequest, match=f"{CACHE_VARIABLE} is '.*'; it must be a number of MiB from 1 to 16384"
+        ):
+            timed_cache_bytes()
 
 
 def test_conditions_name_the_load_and_the_mean_clock(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tirgemm.rounds import SampleBlock, StoppingRule, alternate, buffer_assignme
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable, numpy_baseline
 from tirgemm.tuning.measure.baselines.tuned_baseline import Call
-from tirgemm.tuning.measure.conditions import host_conditions, last_level_cache_bytes
+from tirgemm.tuning.measure.conditions import host_conditions, timed_cache_bytes
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline
 from tirgemm.tuning.measure.requests import Time
 from tirgemm.tuning.records import SampleSet
@@ -69,7 +69,7 @@ class HostSession:
         self.backend = HostBackend(alive)
         self.chains = None
         self._alive = alive
-        self._cache = last_level_cache_bytes()
+        self._cache = timed_cache_bytes()
         self._evict: _Evictor | None = None
         # Of baselines that choose among ways to compute a problem, what they chose.
         self._ways: dict[tuple[Gemm, str], dict[str, dict[str, Any]]] = {}
