@@ -73,6 +73,8 @@ def splits_k(case: Case) -> bool:
 
 
 def _square_gemm(rng: random.Random) -> Gemm:
-    """A problem whose n is its k; rows of 521 are no multiple of what a copy takes."""
-    m, n = rng.choice((60, 200, 1100)), rng.choice((520, 521, 1032))
-    return Gemm.parse(f"{m}x{n}x{n}:{rng.choice(('f16', 'bf16'))}:{rng.choice(('nn', 'nt'))}")
+    """A problem whose n is its k. Rows of 522 are copied by words, not by TMA; those of 521 are no multiple of what any
+    copy takes; of 2056 an invariant problem splits k, and adds the parts in every way."""
+    m, n = rng.choice((60, 200, 1100)), rng.choice((520, 521, 522, 1032, 2056))
+    text = f"{m}x{n}x{n}:{rng.choice(('f16', 'bf16'))}:{rng.choice(('nn', 'nt'))}"
+    return Gemm.parse(f"{text}:invariant" if n == 2056 else text)

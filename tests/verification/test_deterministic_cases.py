@@ -3,6 +3,7 @@ altered sources compile."""
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -13,7 +14,7 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import DEPENDENT_LAUNCH
 from verification.alterations import DELAY, LATE, altered
 from verification.altered import DEPENDENT, build, lowered, with_alteration
-from verification.cases import Case
+from verification.cases import Case, random_gemm
 from verification.covering import build_cost, small_cases
 
 H200 = named_device("sm_90a")
@@ -53,8 +54,25 @@ def test_both_kernels_of_a_split_can_be_late_delayed_and_launched_early(family: 
         )
 
 
-def test_chained_cases_write_what_they_read_in_every_way() -> None:
-    cases = chained_cases(family_named("wgmma"), H200)
+def offered(family: str, knob: str) -> set[object]:
+    """The choices of a knob that random problems have; none where the family does not have the knob."""
+    rng, of = random.Random(3), family_named(family)
+    gemms = [gemm for gemm in (random_gemm(rng) for _ in range(300)) if gemm and of.supports(gemm, H200) is None]
+    knobs = (each for gemm in gemms for each in of.space(gemm, H200).knobs)
+    return {choice for each in knobs if each.name == knob for choice in each.choices}
+
+
+@pytest.mark.parametrize("family", CUDA_FAMILIES)
+def test_chained_cases_write_what_they_read_in_every_way(family: str) -> None:
+    cases = chained_cases(family_named(family), H200)
     assert all(case.gemm.n == case.gemm.k and case.gemm.layout[0] == "n" for case in cases)
-    assert {case.config["load"] for case in cases} == {"tma", "repack"}
-    assert {reduction(case) for case in cases if splits_k(case)} == {"cluster", "kernel"}
+    loads = {knobs["load"] for case in cases if "load" in (knobs := dict(case.config.knobs))}
+    assert loads == offered(family, "load")
+    reductions = {reduction(case) for case in cases if splits_k(case)}
+    assert reductions == (offered(family, "reduction") or ({"kernel"} if family in SPLITTING else set()))
+
+
+def test_chained_cases_of_wgmma_load_and_add_in_three_ways_each() -> None:
+    cases = chained_cases(family_named("wgmma"), H200)
+    assert {case.config["load"] for case in cases} == {"tma", "repack", "copy"}
+    assert {reduction(case) for case in cases if splits_k(case)} == {"block", "cluster", "kernel"}

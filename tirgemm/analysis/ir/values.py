@@ -239,6 +239,11 @@ def is_integer(node: Any) -> bool:
     return bool(re.fullmatch(r"(u?int\d+|bool)(x\d+)?", dtype)) or "handle" in str(getattr(node, "ty", ""))
 
 
+def is_vector(node: Any) -> bool:
+    """Whether an expression has a value for each of several lanes of a vector."""
+    return bool(re.search(r"x\d+$", str(getattr(getattr(node, "ty", None), "dtype", ""))))
+
+
 def fixed(name: str) -> bool:
     """Whether a symbol keeps its value while a statement's variables live: all but registers do."""
     return "%" not in name or name.startswith("loop%")

@@ -8,16 +8,17 @@ instruction is a call. What is not known is kept by name, never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tirgemm.analysis.ir import intrinsics
 from tirgemm.analysis.ir.expressions import IrExpr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.ir.inline_bindings import inlined
 from tirgemm.analysis.ir.provenance import Provenance, read_by
 from tirgemm.analysis.ir.sites import Assign, If, Loop, Op, Site, SiteSpace, Statement, Statements, Tree, Unknown, While
-from tirgemm.analysis.ir.values import INTEGER, Values, element_bytes, fixed, is_integer, operator, space_of
+from tirgemm.analysis.ir.values import INTEGER, Values, element_bytes, fixed, is_integer, is_vector, operator, space_of
 
 if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
@@ -36,6 +37,19 @@ def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int
     return _Walker(function, extents, sizes, names).tree()
 
 
+_Conditions: TypeAlias = "tuple[IrExpr, ...]"
+_Location: TypeAlias = "tuple[Any, Op, int, IrExpr]"
+"""What equal accesses have in common: buffer, operation, width and address."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The condition of one value of a choice, and what the choice reads to evaluate it: under which guards."""
+
+    condition: IrExpr
+    read_anyway: Mapping[_Location, Sequence[_Conditions]]
+
+
 class _Walker(Values):
     """One walk: the statements found so far, and where data flows."""
 
@@ -47,7 +61,8 @@ class _Walker(Values):
         self.unknown: dict[str, Unknown] = {}
         self.provenance = Provenance()
         self.descriptors: dict[Any, str] = {}
-        self.guards: list[IrExpr] = []
+        self.guards: list[_Guard] = []
+        self.places: list[tuple[_Location, _Conditions]] = []
         self.out: list[Statement] = []
         self.count = self.loops = 0
 
@@ -198,8 +213,12 @@ class _Walker(Values):
         elif kind == "Call":
             self.call(node)
         elif kind == "Select":
-            self.loads(node.condition)
-            self.either(node.condition, node.true_value, node.false_value)
+            if is_vector(node.condition):
+                # Elements are chosen from two whole vectors.
+                for value in (node.condition, node.true_value, node.false_value):
+                    self.loads(value)
+            else:
+                self.either(node.condition, node.true_value, node.false_value)
         elif kind == "Let":
             self.let(node)
             self.loads(node.value)
@@ -211,17 +230,21 @@ class _Walker(Values):
                     self.loads(child)
 
     def either(self, condition: Any, then: Any, otherwise: Any) -> None:
-        """Both values of a choice, each under its condition."""
+        """The condition of a choice, and both values, each under it."""
+        first = len(self.places)
+        self.loads(condition)
+        read_anyway: dict[_Location, list[_Conditions]] = {}
+        for place, guards in self.places[first:]:
+            read_anyway.setdefault(place, []).append(guards)
         holds = self.integer(condition)
         for value, guard in ((then, holds), (otherwise, make("not", holds))):
-            self.guards.append(guard)
+            self.guards.append(_Guard(guard, read_anyway))
             self.loads(value)
             self.guards.pop()
 
     def call(self, node: Any) -> None:
         name = operator(node)
         if name == "if_then_else":
-            self.loads(node.args[0])
             self.either(*node.args)
             return
         if name != "address_of":
@@ -273,13 +296,25 @@ class _Walker(Values):
         """Add an access of one instruction; ``owners``: whose data it moves, where that is not all that is in the
         buffer."""
         self.count += 1
-        guards = (*self.guards, *more.pop("guards", ()))
+        guards = (*(g.condition for g in self.guards), *more.pop("guards", ()))
         address = under(address, guards)
+        place = (buffer, op, width, address)
+        guards = self.needed(place, guards)
+        self.places.append((place, guards))
         owners = more.pop("owners", ())
         name = str(buffer.name) if buffer is not None else ""
         made = Site(self.count, name, "", space, op, width, address, guards, **more)
         self.provenance.touch(made, buffer, owners)
         self.out.append(made)
+
+    def needed(self, place: _Location, guards: _Conditions) -> _Conditions:
+        """``guards`` without choices by data whose condition reads the same: relu loads the parts of its sum for every
+        lane, and those of the value are the same loads."""
+        for guard in self.guards:
+            for anyway in guard.read_anyway.get(place, ()):
+                if set(anyway) <= set(guards):
+                    guards = tuple(g for g in guards if not g.unknown or g in anyway)
+        return guards
 
     def unmodelled(self, name: str, reason: str) -> None:
         self.unknown.setdefault(name, Unknown(name, reason))
