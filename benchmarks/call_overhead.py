@@ -107,6 +107,8 @@ def main() -> int:
         load(data, trust=Trust.of(signer.public)) for data in (*(package for _, package in built), whole)
     )
     torch.set_grad_enabled(False)
+    if device.kind == "cuda":
+        torch.cuda.set_device(device.name)  # which is waited for
     dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
     a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
     plain = torch.nn.Linear(gemm.k, gemm.n, bias=False, dtype=dtype, device=place)

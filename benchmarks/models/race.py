@@ -21,7 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -280,7 +280,9 @@ def main(
     }
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
-    with torch.no_grad():
+    # What is waited for and captured on is the current device.
+    current = torch.cuda.device(device.name) if device.kind == "cuda" else nullcontext()
+    with torch.no_grad(), current:
         pin(torch)
         decoders = {
             (name, dtype): make(name, device.name, DTYPES[dtype]) for name in options.models for dtype in options.dtypes
