@@ -173,6 +173,17 @@ def test_the_check_finds_a_row_of_the_default_s_config_that_is_not_the_default(
     results.put(row(SHAPES[0], beside, variant="tuned"), row(SHAPES[1], samples(1.5, numpy=(7.0,)), variant="tuned"))
     actual = [sentence for sentence in faults(results.path, suites) if "a ratio of 1" in sentence]
     assert actual == [f"{SHAPES[1]}, tuned: it is the default's config, but not the default's samples at a ratio of 1"]
+    document = json.loads(results.path.read_text())
+    for entry in document["rows"]:
+        if entry["variant"] == "tuned":
+            entry["conditions"]["at"] = (
+                "2026-11-29T18:00:00+00:00"  # another run, of which each row has its own default
+            )
+    slower, foreign = document["rows"][-2:]
+    slower["samples_us"] = slower["baselines"]["default"]["samples_us"] = [20.0, 22.0, 26.0]
+    foreign["baselines"]["default"] = slower["baselines"]["default"]
+    results.path.write_text(json.dumps(document))
+    assert [sentence for sentence in faults(results.path, suites) if "a ratio of 1" in sentence] == actual
     lines = [line for line in of_suite(results.document, suites).splitlines() if "| tuned |" in line]
     assert [line.split(" | ")[2] for line in lines[:2]] == ["the default is the best"] * 2
     assert " | 11.00 | " in lines[0]
