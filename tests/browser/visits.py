@@ -6,16 +6,22 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, ViewportSize, expect
 
 from tests.waiting import PATIENCE_S, until
 
 # Where `make test` leaves the pictures.
 PICTURES = Path(__file__).resolve().parents[2] / "build" / "screenshots"
-DESKTOP, TELEPHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+DESKTOP, TELEPHONE = ViewportSize(width=1280, height=900), ViewportSize(width=390, height=844)
+# Of every page: the name, the colours and the size.
+LOOKS: tuple[tuple[str, Literal["light", "dark"], ViewportSize], ...] = (
+    ("light", "light", DESKTOP),
+    ("dark", "dark", DESKTOP),
+    ("telephone", "light", TELEPHONE),
+)
 GRAVE = {"serious", "critical"}
 MAX_TRANSFER = 1_000_000
 expect.set_options(timeout=1000 * PATIENCE_S)
@@ -70,11 +76,7 @@ class Visits:
         """Assert that the page as it is now has no grave fault in light, dark and on a telephone, where no table
         scrolls sideways and no cell's content lies over the next one's, and keep pictures of it as ``name``."""
         PICTURES.mkdir(parents=True, exist_ok=True)
-        for look, scheme, size in (
-            ("light", "light", DESKTOP),
-            ("dark", "dark", DESKTOP),
-            ("telephone", "light", TELEPHONE),
-        ):
+        for look, scheme, size in LOOKS:
             self.tab.emulate_media(color_scheme=scheme)
             self.tab.set_viewport_size(size)
             self.tab.screenshot(path=PICTURES / f"{name}.{look}.png", full_page=True)

@@ -53,7 +53,7 @@ ONE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("batches", "cancel", "ba7c"), BATCH, "/v1/batches/ba7c"),
     (("batches", "submit", "model.toml"), BATCH, "/v1/batches"),
 ]
-ODD = (None, 7, -1.5, float("inf"), True, "x", [], {}, [None], {"x": None})
+ODD: tuple[Any, ...] = (None, 7, -1.5, float("inf"), True, "x", [], {}, [None], {"x": None})
 
 
 class Answers(FakeService):

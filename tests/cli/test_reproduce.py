@@ -40,8 +40,8 @@ class Bench(LoadableBench):
         del processes
         super().__init__(target, store, SIGNER, lock_dir=lock_dir)
 
-    def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
-        del config
+    def build(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
+        del config, urgent
         future: Future[Binary] = Future()
         future.set_result(Binary(rows_binary(gemm), "so", rows_launch(gemm), {}, self.flags, {}))
         return future

@@ -104,7 +104,7 @@ def test_a_cubin_is_no_answer_to_a_request_for_a_cpu(
     client: Client, fake: FakeService, asked: str | None, verify: bool
 ) -> None:
     target = named_device("sm_80")
-    cubin = {"device": target, "binary": fake_cubin(), "binary_format": "cubin"}
+    cubin: dict[str, Any] = {"device": target, "binary": fake_cubin(), "binary_format": "cubin"}
     serve(fake, certified(GEMM, **cubin))
     with pytest.raises(MismatchedArtifact, match=f"with a kernel for {target.key}"):
         client.kernel(GEMM, device=asked, verify=verify, check_device=False)
@@ -145,10 +145,12 @@ def test_the_default_is_no_answer_for_who_wants_a_tuned_kernel_unless_it_is_pinn
     client: Client, fake: FakeService
 ) -> None:
     serve(fake, certified(GEMM, role="fallback"))
-    for wanted in ({}, {"effort": "quick"}):
+    searched: list[dict[str, Any]] = [{}, {"effort": "quick"}]
+    for wanted in searched:
         with pytest.raises(MismatchedArtifact, match=f"a tuned kernel of {GEMM} with the default kernel, as where no "):
             client.kernel(GEMM, **wanted)
-    for wanted in ({"wait": "fallback"}, {"effort": "none"}, {"wait": 30.0}, {"verify": False}):
+    unsearched: list[dict[str, Any]] = [{"wait": "fallback"}, {"effort": "none"}, {"wait": 30.0}, {"verify": False}]
+    for wanted in unsearched:
         assert client.kernel(GEMM, **wanted).manifest.role == "fallback"
     serve(fake, certified(GEMM, role="fallback"), pinned=True)
     assert client.kernel(GEMM).manifest.role == "fallback"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 
 import tirgemm
@@ -162,7 +163,7 @@ def test_arrays_are_asked_for_only_where_there_is_a_gpu(
         ),
         (
             ["tune", "64x64x64", "--regime", "fast"],
-            lambda: tirgemm.tune("64x64x64", regime="fast"),
+            lambda: tirgemm.tune("64x64x64", regime=cast(Any, "fast")),
             "regime is 'fast'; it must be one of sustained, isolated",
         ),
         (
@@ -222,7 +223,7 @@ def test_what_is_no_artifact_is_named_by_its_file(capsys: pytest.CaptureFixture[
 # -- a service ---------------------------------------------------------------------------------------
 
 
-class Answers(http_layer.httpx.BaseTransport):
+class Answers(httpx.BaseTransport):
     """A service, or something else, that gives every request one answer."""
 
     def __init__(self, status: int, **body: Any) -> None:
@@ -230,9 +231,9 @@ class Answers(http_layer.httpx.BaseTransport):
 
     def handle_request(self, request: Any) -> Any:
         if self.body and request.url.path == "/v1/keys":
-            return http_layer.httpx.Response(200, json={"keys": [{"key": SIGNER.public}]})
-        content = {"json": self.body} if self.body else {"text": "<html>"}
-        return http_layer.httpx.Response(self.status, **content)
+            return httpx.Response(200, json={"keys": [{"key": SIGNER.public}]})
+        content: dict[str, Any] = {"json": self.body} if self.body else {"text": "<html>"}
+        return httpx.Response(self.status, **content)
 
 
 def client(transport: Answers) -> tirgemm.Client:

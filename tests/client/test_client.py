@@ -37,7 +37,7 @@ from tirgemm.errors import (
 from tirgemm.events import Downloaded, Event
 
 URL = "http://service.test"
-SHAPE = {"m": 33, "n": 17, "k": 19, "dtype": "f32"}
+SHAPE: dict[str, Any] = {"m": 33, "n": 17, "k": 19, "dtype": "f32"}
 STREAM = f"/v1/jobs/{JOB}/events"
 
 

@@ -58,7 +58,8 @@ def away(fake: FakeService, *paths: str, failure: Exception | int = REFUSED) -> 
 
 
 def client(fake: FakeService, folder: Path, **options: Any) -> Client:
-    return Client(URL, **{"trust": SIGNER.public, "cache_dir": folder, "patience": FOR_EVER} | options, transport=fake)
+    usual: dict[str, Any] = {"trust": SIGNER.public, "cache_dir": folder, "patience": FOR_EVER}
+    return Client(URL, **usual | options, transport=fake)
 
 
 def filled(fake: FakeService, folder: Path, **options: Any) -> Path:

@@ -32,9 +32,8 @@ CLEAR = "\x1b[2J\x1b]0;owned\x07\x9b31m"
 
 
 def client(url: str, folder: Path, **options: Any) -> Client:
-    return Client(
-        url, **{"trust": SIGNER.public, "cache_dir": folder, "timeout": PATIENCE_S, "patience": 0.0} | options
-    )
+    usual: dict[str, Any] = {"trust": SIGNER.public, "cache_dir": folder, "timeout": PATIENCE_S, "patience": 0.0}
+    return Client(url, **usual | options)
 
 
 @contextmanager
@@ -42,6 +41,10 @@ def connected(script: Script, folder: Path, **options: Any) -> Iterator[Client]:
     """A client of a server that answers with ``script``."""
     with answering(script) as (url, _), client(url, folder, **options) as actual:
         yield actual
+
+
+def saying(data: bytes) -> Script:
+    return lambda _head: [data]
 
 
 def again_and_again(piece: bytes, first: bytes = b"") -> Script:
@@ -330,9 +333,9 @@ def test_nothing_that_a_server_says_steers_the_terminal(tmp_path: Path) -> None:
             assert "owned" in text
             assert not [escape for escape in ("\x9b", "u001b", "u0007") if escape in text]
     problem = json.dumps({"detail": CLEAR * 1000, "code": CLEAR}).encode()
-    for status, text in (("409 Conflict", problem), (f"500 {CLEAR[1:4]}\x9b31m", b"")):
-        said = answer(text, status=status)
-        with connected(lambda _head, said=said: [said], tmp_path) as actual, pytest.raises(ServiceError) as caught:
+    for status, content in (("409 Conflict", problem), (f"500 {CLEAR[1:4]}\x9b31m", b"")):
+        script = saying(answer(content, status=status))
+        with connected(script, tmp_path) as actual, pytest.raises(ServiceError) as caught:
             actual.meta()
         assert not set("\x1b\x07\x9b") & set(str(caught.value) + str(caught.value.problem))
         assert len(str(caught.value)) < 3000

@@ -42,7 +42,8 @@ def fake() -> FakeService:
 
 
 def client(fake: FakeService, folder: Path, **options: Any) -> Client:
-    return Client(URL, **{"trust": SIGNER.public, "cache_dir": folder, "patience": 0.01} | options, transport=fake)
+    usual: dict[str, Any] = {"trust": SIGNER.public, "cache_dir": folder, "patience": 0.01}
+    return Client(URL, **usual | options, transport=fake)
 
 
 def locked(data: bytes, **changes: Any) -> LockFile:
@@ -106,7 +107,7 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
     assert (kernel.gemm, kernel.device, kernel.role) == (str(GEMM), CPU.key, "tuned")
     for device in (None, "cpu", CPU.key, CPU.arch):
         assert lock.named("33x17x19:f32", device) is kernel
-    two = LockFile(lock.kernels | {"other": replace(kernel, regime="isolated", artifact_sha256="0" * 64)})
+    two = LockFile({**lock.kernels, "other": replace(kernel, regime="isolated", artifact_sha256="0" * 64)})
     assert two.named("33x17x19:f32", None, "isolated").regime == "isolated"
     for text, device in (("kv", None), ("7x5x3", None), ("33x17x19:f32", "cuda")):
         with pytest.raises(InvalidRequest, match=r"has no kernel for .*; it has qkv"):

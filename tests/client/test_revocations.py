@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -213,7 +213,7 @@ def test_a_list_that_is_not_to_be_believed_is_refused_and_the_known_one_holds(
             UntrustedArtifact,
             "public keys",
         ),
-        replace(believed, number=believed.number + 9, revoked_keys=["x"]).signed([fake.keys.current]): (
+        replace(believed, number=believed.number + 9, revoked_keys=cast(Any, ["x"])).signed([fake.keys.current]): (
             UntrustedArtifact,
             "an object",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.errors import UntrustedArtifact
 
 FAR = "http://gpu.example:8000"
-SHAPE = {"m": 33, "n": 17, "k": 19, "dtype": "f32"}
+SHAPE: dict[str, Any] = {"m": 33, "n": 17, "k": 19, "dtype": "f32"}
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +217,8 @@ def test_a_service_that_shows_no_key_is_refused() -> None:
                 return httpx.Response(200, json={"keys": []})
             return super().handle_request(request)
 
-    for call in (lambda c: c.kernel(**SHAPE), lambda c: c.trust_server()):
+    calls: list[Callable[[Client], object]] = [lambda c: c.kernel(**SHAPE), lambda c: c.trust_server()]
+    for call in calls:
         with pytest.raises(UntrustedArtifact, match="shows no signing key"):
             call(client(FAR, Keyless()))
 

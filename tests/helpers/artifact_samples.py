@@ -17,7 +17,7 @@ from tirgemm.artifact import Contents, Kernel, SetContents, Signer, Trust, load,
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Range
-from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
+from tirgemm.launch import KernelLaunch, Launch, Param, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timing, Timings
 
 SIGNER = Signer.generate()
@@ -110,7 +110,7 @@ def rows_binary(gemm: Gemm) -> bytes:
 
 
 def rows_launch(gemm: Gemm, threads: int = 0) -> Launch:
-    params = (
+    params: tuple[Param, ...] = (
         *(Pointer(name) for name in (*gemm.inputs, "d")),
         *(Scalar(name) for name in gemm.scalars),
         Size(gemm.m_dim),
@@ -147,7 +147,8 @@ def packed_set(
         low = highs[number - 1] + 1 if number else gemm.m_min
         changes = {"config": Config("sample", (("rows", number + 1),))} | (members or {}).get(number, {})
         kernels.append(contents(gemm.with_(m=Range(low, high)), **changes))
-    return pack(SetContents(**{"gemm": gemm, "members": tuple(kernels), "timings": TIMINGS} | about), signer)
+    values: dict[str, Any] = {"gemm": gemm, "members": tuple(kernels), "timings": TIMINGS}
+    return pack(SetContents(**values | about), signer)
 
 
 def contents(gemm: Gemm, **changes: Any) -> Contents:

@@ -158,7 +158,8 @@ class FakeMeasurer:
                 raise MeasurementCrashed("the measuring process died: signal 11 (SIGSEGV)")
         drift = self.bench.drift(options)
         ours, *others = [(drift * self.bench.us(config),) * 6 for config in configs]
-        beside = dict(zip(against, others, strict=True)) | dict.fromkeys(baselines, (500.0,) * 6)
+        beside: dict[str, tuple[float, ...]] = dict(zip(against, others, strict=True))
+        beside |= dict.fromkeys(baselines, (500.0,) * 6)
         return SampleSet(ours, options.reason, beside, {"regime": options.regime})
 
 

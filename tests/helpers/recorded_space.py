@@ -9,7 +9,7 @@ from typing import Any
 
 from tirgemm.config import Config, Value
 from tirgemm.families import FAMILIES
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import Database
@@ -17,7 +17,7 @@ from tirgemm.tuning_db.store import add_new_candidates
 
 DEVICE = named_device("sm_90a")
 GEMM = Gemm.parse("129x1031x517:bf16:tn:bias")
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 DEFAULT = FAMILIES["mma"].default(GEMM, DEVICE, REGIME)
 TILES_M, TILES_N, STAGES = (16, 32, 64, 128), (16, 32, 64, 128, 256), (2, 3, 4)
 FASTEST_US = 20.0
@@ -38,7 +38,7 @@ def candidate(made: Config, us: float | None = None, gemm: Gemm = GEMM, **more: 
     samples = tuple(us * factor for factor in (0.99, 1.0, 1.0, 1.01, 1.02)) if us else ()
     conditions = {"clock_mhz": 1700, "power_w": 650.5, "at": "2026-11-01T12:00:00+00:00", "regime": REGIME}
     sets = (SampleSet(samples, "search", {"torch.matmul": (30.0, 30.0)}, conditions),) if us else ()
-    status = {"status": Status.MEASURED, "predicted_us": 25.0, "error": 0.25} if us else {}
+    status: dict[str, Any] = {"status": Status.MEASURED, "predicted_us": 25.0, "error": 0.25} if us else {}
     return Candidate(gemm, DEVICE.key, REGIME, made, sample_sets=sets, **(status | more))
 
 

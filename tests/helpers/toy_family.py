@@ -104,9 +104,10 @@ def _roof_us(gemm: Gemm, config: Config, device: Device) -> float:
     blocks = math.ceil(m / config["block_m"]) * math.ceil(n / config["block_n"]) * gemm.batch
     waves = math.ceil(blocks / device.units)
     tile_flops = 2 * config["block_m"] * config["block_n"] * math.ceil(k / config["block_k"]) * config["block_k"]
-    math_us = waves * tile_flops / (dict(device.peak_tflops)["f16"] * 1e6 / device.units)
+    math_us: float = waves * tile_flops / (dict(device.peak_tflops)["f16"] * 1e6 / device.units)
     bytes_ = blocks * k * (config["block_m"] + config["block_n"]) * DTYPE_BYTES[gemm.dtype]
-    return max(math_us, bytes_ / (device.peak_gbps * 3e3)) + 3.0
+    memory_us: float = bytes_ / (device.peak_gbps * 3e3)
+    return max(math_us, memory_us) + 3.0
 
 
 def simulated_us(gemm: Gemm, config: Config, device: Device = DEVICE) -> float:
@@ -124,7 +125,8 @@ def simulated_us(gemm: Gemm, config: Config, device: Device = DEVICE) -> float:
     loop = 1.0 + (0.10 if not config["unroll"] else 0.0) + 2.0 / config["block_k"]
     noise = int.from_bytes(hashlib.sha256(f"{gemm}{config}".encode()).digest()[:4], "big") / 2**32
     body = _roof_us(gemm, config, device) - 3.0
-    return (body * conflicts * spills * loop / (hidden * issue) + 3.0) * (0.99 + 0.02 * noise)
+    us: float = body * conflicts * spills * loop / (hidden * issue) + 3.0
+    return us * (0.99 + 0.02 * noise)
 
 
 def measured(gemm: Gemm, config: Config, us: float | None = None) -> Candidate:

@@ -21,6 +21,7 @@ from tirgemm.service import log_lines
 from tirgemm.service.server import limited_protocol
 from tirgemm.service.server.connection_limits import RESERVED
 from tirgemm.service.server.limited_protocol import LimitedProtocol
+from tirgemm.service.settings import REQUEST_SECONDS
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.blobs import BlobStore
 
@@ -284,7 +285,7 @@ def test_a_reader_that_does_not_read_is_cut_off(small: Service, monkeypatch: pyt
         connection.sendall(f"GET /v1/artifacts/{sha256} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert gone.wait(PATIENCE_S), "the server waits for ever"
     assert LimitedProtocol.send_seconds == 0.2
-    assert limited_protocol.REQUEST_SECONDS == 30.0
+    assert REQUEST_SECONDS == 30.0
 
 
 def test_ranges_hash_the_file_once_and_hold_a_piece_of_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

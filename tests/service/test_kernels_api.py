@@ -12,7 +12,7 @@ import pytest
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
 from tests.waiting import until
 from tirgemm.config import Config
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import JobRequest
@@ -22,7 +22,7 @@ def stored(
     service: Service,
     gemm: str = ODD,
     role: str = "tuned",
-    regime: str = "sustained",
+    regime: Regime = "sustained",
     salt: str = "",
     trials: int = 32,
     search: dict[str, Any] | None = None,
@@ -365,16 +365,16 @@ def test_kernels_are_listed_newest_first_page_by_page_and_filtered(service: Serv
             break
     assert listed == [isolated, *reversed(ids)]
 
-    def listed(**filters: str) -> list[str]:
+    def filtered(**filters: str) -> list[str]:
         return [kernel["id"] for kernel in service.http.get("/v1/kernels", params=filters).json()["kernels"]]
 
-    assert listed(gemm="129x67x31:f16:nt") == [isolated, ids[0]]
-    assert listed(gemm="129x67x31", regime="sustained") == [ids[0]]
-    assert listed(regime="isolated") == [isolated]
-    assert len(listed(device=CPU.key)) == 6
-    assert len(listed(device="cpu")) == 6
-    assert listed(device="cuda:sm_80:none:1") == []
-    assert listed(device="sm_80") == []
+    assert filtered(gemm="129x67x31:f16:nt") == [isolated, ids[0]]
+    assert filtered(gemm="129x67x31", regime="sustained") == [ids[0]]
+    assert filtered(regime="isolated") == [isolated]
+    assert len(filtered(device=CPU.key)) == 6
+    assert len(filtered(device="cpu")) == 6
+    assert filtered(device="cuda:sm_80:none:1") == []
+    assert filtered(device="sm_80") == []
 
 
 def test_a_full_queue_is_503_and_says_when_to_come_back(tmp_path_factory: pytest.TempPathFactory) -> None:

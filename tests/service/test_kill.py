@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -110,7 +111,7 @@ def test_deployments_side_by_side_count_every_run(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(kills, "deployed", lambda *_, **__: nullcontext())
     monkeypatch.setattr(kills, "one_run", run)
-    monkeypatch.setattr(kills.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     options = ["--runs", "12", "--session", "3", "--deployments", "2", "--out", str(tmp_path / "proofs.json")]
     assert main([*options, "--commit", "c"]) == 0
     assert sum(row["runs"] for row in load(tmp_path / "proofs.json")["rows"]) == 12

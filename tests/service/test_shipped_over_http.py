@@ -20,7 +20,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.jobs.local_fleet import LocalFleet
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning import budget
@@ -28,7 +28,7 @@ from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning_db import SqlStore, shipped
 
 GEMM = Gemm.parse("61x45x71:f16:nt")
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 PATIENT = {"Prefer": "wait=200"}
 
 

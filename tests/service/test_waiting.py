@@ -54,7 +54,8 @@ def test_a_known_kernel_does_not_wait_for_a_worker_that_hangs(tmp_path: Path, de
         known = kernel_record(service.store, REQUEST)
         service.queue.register_worker("hung:1:0", [CPU], seen=time.time() - 3600)
         began = time.monotonic()
-        answer = service.post(**({"device": device} if device else {}))
+        where: dict[str, Any] = {"device": device} if device else {}
+        answer = service.post(**where)
         assert time.monotonic() - began < service.state.settings.fallback_seconds
         assert (answer.status_code, answer.json()["id"]) == (200, known.id)
 
@@ -297,7 +298,7 @@ def test_a_client_that_leaves_while_events_wait_to_be_sent_is_no_fault_of_the_se
                 await asyncio.Event().wait()
 
         state = ServiceState(
-            service.state.settings, service.state.database, service.store, service.queue, service.state.public_key
+            service.state.settings, service.state.database, service.state.store, service.queue, service.state.public_key
         )
         await create_app(state)(scope, receive, send)
 

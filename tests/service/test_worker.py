@@ -95,7 +95,13 @@ def test_an_idle_worker_hears_of_a_job_before_it_would_look_for_what_was_put_bac
     monkeypatch.setattr(new_job_watcher, "POLL_SECONDS", 10 * PATIENCE_S)
     engine.fallback_gate.set()
     looked = threading.Event()
-    monkeypatch.setattr(JobQueue, "newest", lambda asked, newest=JobQueue.newest: (looked.set(), newest(asked))[1])
+    newest = JobQueue.newest
+
+    def seen(asked: JobQueue) -> Any:
+        looked.set()
+        return newest(asked)
+
+    monkeypatch.setattr(JobQueue, "newest", seen)
     with Running(queue, engine):
         assert looked.wait(PATIENCE_S), "it waits"
         submit(queue)

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, until, working
+from tests.contract.engines.engine_contract import CPU, SIGNER, EngineContract, ended, request, working
 from tests.traces.kept_spans import kept_spans
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, DeviceUnavailable, InvalidRequest
 from tirgemm.tuning.build.pool import BuildPool

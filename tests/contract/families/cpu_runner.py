@@ -56,7 +56,7 @@ def call(binary: Binary, case: KernelCall) -> np.ndarray:
 
 
 def _poison_like(view: np.ndarray) -> np.ndarray:
-    return np.full(view.dtype.itemsize, POISON, np.uint8).view(view.dtype)[0]
+    return np.full(view.dtype.itemsize, POISON, np.uint8).view(view.dtype)
 
 
 def _call_blocks(

@@ -27,7 +27,7 @@ from tirgemm.families.base import (
     WithSharedTile,
     rejected,
 )
-from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.launch import Launch, Pointer, Scalar, Size, TensorMap, scalar_args, tensor_args
 from tirgemm.tuning.build.binary import Binary
 from verification.emulator.operands import KernelCall
@@ -66,8 +66,8 @@ _SIZES = (
 
 
 @lru_cache(maxsize=32)
-def _instantiated(contract: type[FamilyContract], gemm: Gemm, config: Config) -> Program:
-    return contract.family.instantiate(gemm, config, contract.device)
+def _instantiated(family: Family, gemm: Gemm, config: Config, device: Device) -> Program:
+    return family.instantiate(gemm, config, device)
 
 
 class FamilyContract:
@@ -99,12 +99,12 @@ class FamilyContract:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def default(self, gemm: Gemm, regime: str = "sustained") -> Config:
+    def default(self, gemm: Gemm, regime: Regime = "sustained") -> Config:
         return self.family.default(gemm, self.device, regime)
 
     def program(self, gemm: Gemm, config: Config) -> Program:
         """The program of ``config``, made once for the tests that follow one another."""
-        return _instantiated(type(self), gemm, config)
+        return _instantiated(self.family, gemm, config, self.device)
 
     def draw(
         self, gemm: Gemm, rng: random.Random, valid: bool = True, draws: int = _DRAWS, **fixed: Value
@@ -155,7 +155,7 @@ class FamilyContract:
                 assert all(type(value) is int and value > 0 for value in derived.values())
 
     @pytest.mark.parametrize("regime", REGIMES)
-    def test_default_is_in_the_space_and_passes_every_rule(self, regime: str) -> None:
+    def test_default_is_in_the_space_and_passes_every_rule(self, regime: Regime) -> None:
         for gemm in self.parsed():
             config = self.default(gemm, regime)
             self.family.space(gemm, self.device).check(config)
@@ -176,7 +176,7 @@ class FamilyContract:
     @pytest.mark.timing
     def test_default_is_pure_and_takes_little_time(self) -> None:
         for gemm in self.parsed():
-            configs, taken, work, took = set(), [], [], math.inf
+            configs, taken, work, took = set(), list[float](), list[float](), math.inf
             # The best of twenty tries tells a slow default from slow moments; most need no more than three.
             while len(taken) < 3 or (took >= self.default_limit_s and len(taken) < 20):
                 self.forget()
@@ -229,7 +229,7 @@ class FamilyContract:
             for number, gemm in enumerate(spaces):
                 rng = random.Random(number)
                 for (knob_name, choice), gemms in list(missing.items()):
-                    if gemm in gemms and self.draw(gemm, rng, draws=draws, **{knob_name: choice}) is not None:
+                    if gemm in gemms and self.draw(gemm, rng, True, draws, **{knob_name: choice}) is not None:
                         del missing[knob_name, choice]
         assert not missing, f"never valid: {sorted(missing, key=repr)}"
 

@@ -77,7 +77,7 @@ def _serial(text: str) -> str:
     nodes.append({"type": "ffi.String", "data": "global"})
     strings = {place: node["data"] for place, node in enumerate(nodes) if node["type"] == "ffi.String"}
     for node in nodes:
-        data = node.get("data")
+        data: Any = node.get("data")
         if node["type"] == "tirx.For" and data["kind"] in (_UNROLLED, _THREAD_BINDING):
             data |= {"kind": _SERIAL, "thread_binding": nothing}
         elif node["type"] == "tirx.BufferType" and strings[data["storage_scope"]].startswith("shared"):

@@ -15,7 +15,7 @@ GEMMS = (
     "70000x70000x70000:f16:nt",
     "256x257x16384:f16:nt",
 )
-SMALL_GEMMS = (
+SMALL_GEMMS: tuple[str, ...] = (
     "127x65x33:f16:nt",
     "61x132x68:f16:nn:alpha:beta:bias:act=relu:align=8",
     "35x97x48:bf16:tn:batch=3:alpha:act=gelu:out=f32:align=4",

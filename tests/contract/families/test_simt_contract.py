@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tests.contract.families import gpu_on_cpu
 from tests.contract.families.family_contract import ComputedContract
 from tirgemm.detect import device
@@ -27,7 +29,7 @@ class SimtContract(ComputedContract):
         "33x8x4096:f32:nn",
         "70000x70000x70000:f16:nt",
     )
-    small_gemms = (
+    small_gemms: ClassVar[tuple[str, ...]] = (
         "127x65x33:f16:nt",
         "61x131x67:f16:nn:alpha:beta:bias:act=relu",
         "35x97x48:bf16:tn:batch=3:alpha:act=gelu:out=f32",

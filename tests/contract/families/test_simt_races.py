@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.families.emulation import emulate
+from tirgemm.config import Value
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.families.simt.tiling import PIPELINES
@@ -20,7 +21,7 @@ _DEVICE = named_device("sm_90a")
 _FAMILY = FAMILIES["simt"]
 
 
-def _program(gemm: Gemm, **changes: object) -> Program:
+def _program(gemm: Gemm, **changes: Value) -> Program:
     config = _FAMILY.default(gemm, _DEVICE, "sustained").with_(**changes)
     return _FAMILY.instantiate(gemm, config, _DEVICE)
 

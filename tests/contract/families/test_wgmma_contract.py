@@ -7,6 +7,7 @@ Whether the kernels compute the problem is shown on one, by tests/gpu/test_wgmma
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tirgemm.hardware import named_device
 from tirgemm.tuning.build.compile import compile_program
 
 # Small problems, and the knobs that their random configs have: one of each for every way to load, to cut and to add up.
-DRAWN_WITH: dict[str, dict[str, object]] = {
+DRAWN_WITH: dict[str, dict[str, Any]] = {
     "127x65x40:f16:nt": {},
     "61x136x67:f16:nn:lda=72:alpha:beta:bias:act=relu": {},
     "40x97x48:bf16:tt:batch=3:alpha:act=gelu:out=f32:ldb=56:ldd=100": {},

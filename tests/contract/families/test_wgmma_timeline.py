@@ -79,7 +79,7 @@ def _tiles(cut: Plan, track: Track) -> range:
 
 def _step_spans(track: Track, kind: str) -> list[tuple[int, int, RecordedSpan]]:
     """The spans of a kind with the tile and the step that each is of."""
-    spans, steps = [], []
+    spans, steps = [], list[RecordedSpan]()
     for span in track.spans:
         if span.kind == TILE:
             spans += [(span.number, step.number, step) for step in steps if step.kind == kind]

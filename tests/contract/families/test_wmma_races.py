@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.families.emulation import emulate
+from tirgemm.config import Value
 from tirgemm.families.base import Program
 from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm
@@ -21,7 +22,7 @@ _FAMILY = Wmma()
 _TILE = {"tile_m": 32, "tile_n": 64, "tile_k": 32, "warps_m": 2, "warps_n": 2, "split": 1, "raster": 1}
 
 
-def _program(gemm: Gemm, **changes: object) -> Program:
+def _program(gemm: Gemm, **changes: Value) -> Program:
     config = _FAMILY.default(gemm, _DEVICE, "sustained").with_(**_TILE | changes)
     return _FAMILY.instantiate(gemm, config, _DEVICE)
 

@@ -15,7 +15,7 @@ from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, ke
 from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
-from tirgemm.status import Status
+from tirgemm.status import EndedStatus, Role, Status
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS, Budget
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
@@ -98,7 +98,8 @@ class BatchContract(QueueFixtures):
         fallback = SqlStore(database).put_kernel(replace(kernel(), gemm=GEMM.with_(m=5), role="fallback"))
         told = batches.states([batch.id, "nope"])
         assert set(told) == {batch.id}
-        for status, kernel_id in (("done", stored.id), ("done", fallback.id), ("failed", None)):
+        ends: list[tuple[EndedStatus, str | None]] = [("done", stored.id), ("done", fallback.id), ("failed", None)]
+        for status, kernel_id in ends:
             job = self.claimed(queue)
             clock.now += 20
             assert queue.finish(job.id, "w1", status, kernel_id=kernel_id)
@@ -226,7 +227,8 @@ class BatchContract(QueueFixtures):
     ) -> None:
         store = SqlStore(database)
         ids = {}
-        for m, role, ratio in ((101, "tuned", 1.5), (103, "fallback", 3.0), (105, "tuned", 0.5)):
+        figures: list[tuple[int, Role, float]] = [(101, "tuned", 1.5), (103, "fallback", 3.0), (105, "tuned", 0.5)]
+        for m, role, ratio in figures:
             timings = Timings({"sustained": Timing(10.0, 41, {"default": BaselineTime(10 * ratio, ratio)})})
             stored = store.put_kernel(replace(kernel(), gemm=GEMM.with_(m=m), role=role, timings=timings))
             ids[m] = stored.id
@@ -234,7 +236,8 @@ class BatchContract(QueueFixtures):
         jobs = [wanted(m, 0.9 - m / 100) for m in (3, 5, 7, 9)]
         batch = batches.submit([*hits, *jobs], asked=9, budget=BatchBudget(trials=40))
         other = batches.submit([wanted(201)], asked=1)
-        for status, kernel_id in (("done", ids[105]), ("failed", None)):
+        ends: list[tuple[EndedStatus, str | None]] = [("done", ids[105]), ("failed", None)]
+        for status, kernel_id in ends:
             job = self.claimed(queue)
             store.add_candidate(candidate(1, gemm=job.request.gemm))
             clock.now += 20
@@ -284,7 +287,8 @@ class BatchContract(QueueFixtures):
         jobs = [wanted(m, gain) for m, gain in ((3, 0.6), (5, 0.3), (7, 0.1))]
         batch = batches.submit(jobs, asked=3, budget=BatchBudget(103, 200.0))
         first = self.claimed(queue, lease_s=60.0)
-        assert (first.request.trials, first.request.seconds) == (61, pytest.approx(1 + 197 * 0.6))
+        assert first.request.trials == 61
+        assert first.request.seconds == pytest.approx(1 + 197 * 0.6)
         spent = batches.batch(batch.id)
         assert spent is not None
         assert (spent.spent.reserved_trials, spent.spent.trials) == (61, 0)

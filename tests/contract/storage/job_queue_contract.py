@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, SearchStarted, UnknownEvent
 from tirgemm.gemm import Gemm
-from tirgemm.status import EndedStatus, JobStatus
+from tirgemm.status import EndedStatus
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
@@ -154,7 +154,7 @@ class JobQueueContract(QueueFixtures):
         assert second.id != first.id
 
     @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
-    def test_an_ended_job_is_not_joined(self, queue: JobQueue, end: JobStatus) -> None:
+    def test_an_ended_job_is_not_joined(self, queue: JobQueue, end: EndedStatus) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         self.claimed(queue)
         assert queue.finish(job.id, "w1", end)
@@ -406,7 +406,7 @@ class JobQueueContract(QueueFixtures):
         assert queue.finish(job.id, "w1", "done")
         assert not queue.finish(job.id, "w1", "failed")
         with pytest.raises(InvalidRequest, match="running"):
-            queue.finish(job.id, "w1", "running")
+            queue.finish(job.id, "w1", cast(Any, "running"))
 
     def test_a_waiting_job_is_cancelled_for_good(self, queue: JobQueue) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))

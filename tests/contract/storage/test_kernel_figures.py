@@ -129,13 +129,13 @@ def test_what_is_missing_is_looked_up_by_an_index_where_the_kernels_are_too_many
         add_missing_rows(postgres_database)
     (look,) = (statement for statement in statements if "kernel_documents" in statement)
     with postgres_database.write() as connection:
-        for table in (KernelRow.__table__, KernelFigureRow.__table__):
+        for row in (KernelRow, KernelFigureRow):
             values = {"seq": "number + 1000", "id": "lpad(to_hex(number), 32, '0')"}
-            names = [column.name for column in table.columns]
+            names = [column.name for column in row.__table__.columns]
             copied = ", ".join(values.get(name, name) for name in names)
-            source = f"SELECT {copied} FROM {table.name}, generate_series(1, 5000) AS number"
-            connection.exec_driver_sql(f"INSERT INTO {table.name} ({', '.join(names)}) {source}")
-            connection.exec_driver_sql(f"ANALYZE {table.name}")
+            source = f"SELECT {copied} FROM {row.__tablename__}, generate_series(1, 5000) AS number"
+            connection.exec_driver_sql(f"INSERT INTO {row.__tablename__} ({', '.join(names)}) {source}")
+            connection.exec_driver_sql(f"ANALYZE {row.__tablename__}")
         connection.exec_driver_sql("SET LOCAL work_mem = '64kB'")
         plan = connection.exec_driver_sql(f"EXPLAIN {look}", {"rendering_1": RENDERING}).scalars().all()
     assert any("Index" in line and "kernel_figures" in line for line in plan), plan

@@ -39,9 +39,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         yield actual
 
 
-def key(service: Service, scope: Scope = "read", **options: float) -> tuple[str, str]:
+def key(service: Service, scope: Scope = "read", expires_days: float | None = None) -> tuple[str, str]:
     """A new key's id and its secret, known to the service."""
-    made, secret = service.state.access.table.create("team", scope, **options)
+    made, secret = service.state.access.table.create("team", scope, expires_days=expires_days)
     service.state.access.read()
     return made.id, secret
 

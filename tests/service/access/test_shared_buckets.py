@@ -25,7 +25,7 @@ def test_a_full_memory_forgets_the_bucket_that_was_longest_unused() -> None:
     keys = [f"key {number}" for number in range(2 * SharedBuckets.SLOTS)]
     for now, key in enumerate(keys):
         assert buckets.take(key, 1.0, float(now)) == 0
-    now = float(len(keys))
-    kept = [key for key in keys if buckets.take(key, 1.0, now) and buckets.take(key, 1.0, now)]
+    later = float(len(keys))
+    kept = [key for key in keys if buckets.take(key, 1.0, later) and buckets.take(key, 1.0, later)]
     assert not kept, "all were full again by then"
-    assert buckets.take(keys[-1], 1.0, now) == 1
+    assert buckets.take(keys[-1], 1.0, later) == 1

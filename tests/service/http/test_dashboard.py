@@ -34,6 +34,7 @@ def asked(query: str) -> tuple[set[str], set[str]]:
 
     def look(node: Any) -> None:
         if isinstance(node, promql_parser.VectorSelector):
+            assert node.name is not None, f"a selector without a metric: {query}"
             names.add(node.name)
             labels.update(matcher.name for matcher in node.matchers.matchers)
         elif isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:

@@ -121,7 +121,7 @@ def test_what_is_no_answer_by_itself_is_never_kept(service: Service, looked_up: 
         assert service.post(budget={"trials": 4000}, headers={"Prefer": "wait=0"}).status_code == 202
         assert service.post("0x67x31", device=CPU.key).status_code == 422
     assert len(looked_up) == 4
-    body = {"content": f'{{"gemm":"{ODD}"}}', "headers": {"Content-Type": "application/json"}}
+    body: dict[str, Any] = {"content": f'{{"gemm":"{ODD}"}}', "headers": {"Content-Type": "application/json"}}
     assert service.http.post("/v1/kernels", **body).status_code == 200
     body["headers"] = {"Content-Type": "text/plain"}
     assert service.http.post("/v1/kernels", **body).status_code == 415

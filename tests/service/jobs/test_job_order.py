@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -51,7 +52,7 @@ def test_a_request_says_how_its_job_waits(service: Service) -> None:
         ({"when": 3}, "queue.when: no such member; there are priority, window"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_member(service: Service, queue: dict[str, object], words: str) -> None:
+def test_what_cannot_be_is_refused_with_the_member(service: Service, queue: dict[str, Any], words: str) -> None:
     answer = asked(service, **queue)
     assert answer.status_code == 422
     assert words in answer.json()["detail"]

@@ -100,7 +100,7 @@ def test_an_idempotency_key_names_one_request_of_one_api_key(service: Service) -
         service.queue.register_worker("elsewhere:1:0", [CPU])
     for key in ("", "a b", "k" * 129, "é"):
         refused = service.http.post(
-            "/v1/batches", json={"gemms": [ODD]}, headers={"Idempotency-Key": key.encode("latin-1")}
+            "/v1/batches", json={"gemms": [ODD]}, headers={b"Idempotency-Key": key.encode("latin-1")}
         )
         assert refused.status_code == 422, key
         assert "it must be 1 to 128 visible ASCII characters" in refused.json()["detail"]

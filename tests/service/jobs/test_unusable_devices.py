@@ -87,7 +87,7 @@ def test_another_worker_takes_the_job_while_the_device_is_not_usable(
     monkeypatch.setattr(job_runner, "FIRST_PAUSE_SECONDS", LONG_S)
     job_id = submit(queue)
     with Running(queue, broken, "broken") as runner:
-        until(lambda: runner.fault and job_of(queue, job_id).status == "queued")
+        until(lambda: bool(runner.fault) and job_of(queue, job_id).status == "queued")
         with Running(queue, engine_of(database), "sound"):
             until(lambda: job_of(queue, job_id).status == "done")
         assert [call for call in broken.calls if call[0] == "tune"] == [("tune", ODD)]
@@ -332,7 +332,7 @@ def test_devices_that_helped_are_warmed_with_the_engine_s_own(
     alike: list[TuningEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TunerImports, "start", lambda _self: None)
-    benches = [engine._bench() for engine in alike]
+    benches: list[Any] = [engine._bench() for engine in alike]
     for bench in benches:
         bench.begun.clear()
     alike[0].warm()

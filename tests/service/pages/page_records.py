@@ -12,7 +12,7 @@ from tirgemm.artifact import Signer, Trust, pack, read
 from tirgemm.artifact.package import signing_key
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.timings import MemberTiming, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.evaluate import timing_summary
@@ -59,7 +59,7 @@ def searched_kernel(
     if artifact:
         kernel_sha256 = read(artifact, Trust.of(signing_key(artifact))).manifest.kernel_sha256
     digest = store.put_blob(blob)
-    other = "isolated" if regime == "sustained" else "sustained"
+    other: Regime = "isolated" if regime == "sustained" else "sustained"
     conditions = {"clock_mhz": 1755, "power_w": 512.5, "throttled": False, "at": "2026-11-23T10:00:00+00:00"}
     baselines = {"default": samples_us(default_us, seed + 2), "torch.matmul": samples_us(1.1 * us, seed + 4)}
     sets = (

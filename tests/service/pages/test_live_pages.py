@@ -17,6 +17,7 @@ from tests.service.pages.search_events import DEFAULT_US, FAMILIES, digest, race
 from tests.service.support import CPU, Service, kernel_record, queueing
 from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
+from tirgemm.events import CandidateRecorded
 from tirgemm.gemm import Gemm
 from tirgemm.status import Status
 from tirgemm.timings import BaselineTime, Timing
@@ -138,7 +139,7 @@ def test_a_job_without_events_has_a_page(service: Service, browser: Browser) -> 
 
 def test_what_a_newer_worker_or_an_attacker_tells_is_text(service: Service, browser: Browser) -> None:
     job = running(service, 1)
-    odd = next(event for event in search_events(1) if event.kind == "candidate")
+    odd = next(event for event in search_events(1) if isinstance(event, CandidateRecorded))
     nasty = "<script>alert(1)</script>"
     service.queue.add_event(job.id, replace(odd, config=f"{nasty}(a=1)", status=Status.WRONG, us=None, message=nasty))
     page = browser.open(f"/jobs/{job.id}").text

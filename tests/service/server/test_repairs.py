@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -98,12 +99,12 @@ def test_damage_is_seen_once_and_not_too_early(tmp_path: Path, monkeypatch: pyte
     with DamageWatch(None, lambda: calls.append("none")), DamageWatch(marker, lambda: calls.append("seen")) as watch:
         marker.touch()
         until(lambda: watch.seen)
-    looks = list[float]()
-    monkeypatch.setattr(damage_watch, "time", SimpleNamespace(monotonic=lambda: looks.append(7.0) or 7.0))
+    clock, busy = Mock(return_value=7.0), Mock(return_value=False)
+    monkeypatch.setattr(damage_watch, "time", SimpleNamespace(monotonic=clock))
     with DamageWatch(marker, lambda: calls.append("early"), 8.0) as early:
-        until(lambda: len(looks) > 2)
-    with DamageWatch(marker, lambda: calls.append("no time"), 7.0, lambda: bool(looks.append(0.0))) as hindered:
-        until(lambda: looks.count(0.0) > 2)
+        until(lambda: clock.call_count > 2)
+    with DamageWatch(marker, lambda: calls.append("no time"), 7.0, busy) as hindered:
+        until(lambda: busy.call_count > 2)
     assert (calls, early.seen, hindered.seen) == (["seen"], False, False)
 
 
@@ -239,13 +240,13 @@ def test_a_service_that_meets_damage_repairs_it_and_goes_on(
     serving = threading.Thread(target=process.run_server, args=(settings, told.append))
     serving.start()
     try:
-        until(lambda: told)
+        until(lambda: bool(told))
         with httpx.Client(base_url=told[0]["url"], verify=AUTHORITIES, timeout=PATIENCE_S) as http:
             assert http.get(f"/v1/kernels/{known.id}").status_code == 200
             with Database.embedded(tmp_path) as database:
                 damage_page(database, "kernel_figures")
             assert http.get("/", headers={"Accept": "text/html"}).status_code == 500
-            until(lambda: damaged_files(tmp_path))
+            until(lambda: bool(damaged_files(tmp_path)))
             until(lambda: len(handlers) > 1 and (tmp_path / "server.json").exists())
             assert http.get("/", headers={"Accept": "text/html"}).status_code == 200
             assert http.get(f"/v1/kernels/{known.id}").status_code == 200

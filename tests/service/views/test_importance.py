@@ -9,6 +9,7 @@ import pytest
 from tirgemm.config import Config
 from tirgemm.service.views.spaces import importance
 from tirgemm.service.views.spaces.importance import ImportanceReader
+from tirgemm.tuning.search.knob_importance import knob_importance
 
 
 def times(us: float) -> dict[Config, float]:
@@ -17,11 +18,10 @@ def times(us: float) -> dict[Config, float]:
 
 def test_the_importance_is_computed_once_for_each_set_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    compute = importance.knob_importance
 
     def counted(given: dict[Config, float]) -> object:
         asked.append(min(given.values()))
-        return compute(given)
+        return knob_importance(given)
 
     monkeypatch.setattr(importance, "knob_importance", counted)
     reader = ImportanceReader()

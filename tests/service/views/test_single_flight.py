@@ -47,7 +47,11 @@ def test_the_keys_that_were_asked_for_last_are_kept() -> None:
     made: list[int] = []
 
     def get(key: int) -> int:
-        return cache.get(key, lambda: made.append(key) or key)
+        def make() -> int:
+            made.append(key)
+            return key
+
+        return cache.get(key, make)
 
     assert [get(key) for key in (1, 2, 1, 3, 1, 2)] == [1, 2, 1, 3, 1, 2]
     assert made == [1, 2, 3, 2]
