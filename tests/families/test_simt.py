@@ -20,7 +20,7 @@ from tirgemm.families.base import rejected
 from tirgemm.families.common.alignment import access_width, store_width
 from tirgemm.families.simt.loads import loads_per_fma
 from tirgemm.families.simt.tiling import READS, grid, tiling
-from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm, Range
+from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm, Range, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device, occupancy
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.build.compile import build
@@ -50,7 +50,7 @@ def _gemms(draw: st.DrawFn) -> Gemm:
 
 @settings(max_examples=80, deadline=None)
 @given(gemm=_gemms(), arch=st.sampled_from(sorted(ARCHITECTURES)), regime=st.sampled_from(["sustained", "isolated"]))
-def test_every_problem_has_a_valid_default(gemm: Gemm, arch: str, regime: str) -> None:
+def test_every_problem_has_a_valid_default(gemm: Gemm, arch: str, regime: Regime) -> None:
     device = named_device(arch)
     assert _SIMT.supports(gemm, device) is None
     config = _SIMT.default(gemm, device, regime)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.noted_calls import noted
+
 torch = pytest.importorskip("torch", reason="the GPU tests of the layers call with PyTorch tensors")
 
 from tests.gpu.launcher_samples import GPUS, SIGNER, artifact, loaded  # noqa: E402 (it imports torch)
@@ -24,7 +26,7 @@ pytestmark = [
 ]
 
 N, K = 129, 65
-F = torch.nn.functional
+F: Any = torch.nn.functional
 
 
 def selected(text: str, role: Any) -> Kernel:
@@ -71,7 +73,7 @@ def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The shapes of the inputs whose ``F.linear`` PyTorch has computed."""
     shapes: list[Any] = []
     real = F.linear
-    monkeypatch.setattr(F, "linear", lambda x, *more: (shapes.append(tuple(x.shape)), real(x, *more))[1])
+    monkeypatch.setattr(F, "linear", noted(real, lambda x, *_: shapes.append(tuple(x.shape))))
     return shapes
 
 

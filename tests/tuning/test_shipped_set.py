@@ -13,6 +13,7 @@ import pytest
 from tests.helpers.fake_workbench import CPU, FakeBench
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
+from tests.told_timings import search_of, shipped_of
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.device import Device
@@ -108,8 +109,8 @@ def test_the_range_is_cut_as_by_the_search_and_nothing_is_searched(bench_with: A
     assert bench.built == [config_of(tile) for tile in TILES]
     assert (record.role, record.shipped, record.portable, record.gemm) == ("tuned", True, False, GEMM)
     assert record.certificate is not None
-    assert (record.timings.ended, record.timings.search.sizes) == ("shipped", (14, 56, 64))
-    assert record.timings.search.shipped.same
+    assert (record.timings.ended, search_of(record.timings).sizes) == ("shipped", (14, 56, 64))
+    assert shipped_of(record.timings).same
     assert [one.m for one in record.timings.members] == ["4..14", "15..56", "57..64"]
     assert "serves m = 57..64 by shipped times" in record.timings.reason
     assert [event.kernel for event in events if isinstance(event, KernelSelected)] == [record.id]

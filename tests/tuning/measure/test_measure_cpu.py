@@ -30,7 +30,7 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, InvalidDevice, InvalidRequest, UntrustedArtifact
 from tirgemm.expr import M, ceildiv
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
@@ -214,7 +214,7 @@ def test_a_package_of_a_stranger_is_refused(measurer: Measurer, package: Package
 @pytest.mark.timing
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
 def test_a_kernel_that_waits_is_seen_to_be_slower_beside_opponents(
-    measurer: Measurer, package: Packages, regime: str
+    measurer: Measurer, package: Packages, regime: Regime
 ) -> None:
     options = RaceOptions(regime, 6, 0.05, swap=True)
     actual = measurer.time(package("SLOW"), options, against={"default": package("RIGHT")}, baselines=("numpy_f32",))
