@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm import Config, expr
+from tirgemm.config import Value
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.families.common.alignment import access_width, store_width
@@ -35,8 +36,9 @@ _SIZES = st.one_of(st.integers(1, 300), st.sampled_from([1023, 4096, 4097, 16384
 @st.composite
 def _gemms(draw: st.DrawFn) -> Gemm:
     low, high = sorted((draw(_SIZES), draw(_SIZES)))
+    rows: list[int | Range] = [low, Range(low, high)]
     return Gemm(
-        m=draw(st.sampled_from([low, Range(low, high)])),
+        m=draw(st.sampled_from(rows)),
         n=draw(_SIZES),
         k=draw(_SIZES),
         dtype=draw(st.sampled_from(["f16", "bf16", "f32"])),
@@ -114,7 +116,7 @@ def test_every_knob_changes_the_kernel() -> None:
     )
     bare = base.with_(vector=1, pad=0, pipeline="none")
     twice = base.with_(pipeline="double")
-    changes = {
+    changes: dict[str, Value] = {
         "block_m": 32,
         "block_n": 32,
         "block_k": 32,

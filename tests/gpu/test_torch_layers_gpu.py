@@ -251,7 +251,8 @@ def test_the_logits_of_a_prompt_have_the_same_bits_alone_and_within_batches(
     from tests.torch.small_decoder import HIDDEN, small_decoder
     from tirgemm.torch import accelerate
 
-    decoder, rows = small_decoder(40, "cuda", torch.float16), [5, Range(1, 64)]
+    decoder = small_decoder(40, "cuda", torch.float16)
+    rows: list[int | Range] = [5, Range(1, 64)]
     for m in ("5", "1..64"):
         for problem in (f"{3 * HIDDEN}x{HIDDEN}:f16:nt:bias", f"{HIDDEN}x{HIDDEN}:f16:nt", f"40x{HIDDEN}:f16:nt"):
             register(invariant_kernel(f"{m}x{problem}:invariant"))

@@ -17,7 +17,7 @@ from tirgemm import Budget, Config, Gemm
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event, KernelSelected
-from tirgemm.families import FAMILIES
+from tirgemm.families import FAMILIES, is_valid
 from tirgemm.families.base import rejected
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Regime
@@ -248,8 +248,7 @@ def test_a_winner_that_failed_here_before_is_not_tried_again(raced: FakeBench) -
 
 
 def test_a_race_whose_winner_is_not_taken_is_run_again_here(raced: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    valid = shipped_kernel.is_valid
-    monkeypatch.setattr(shipped_kernel, "is_valid", lambda gemm, c, on: c != SHIPPED[5] and valid(gemm, c, on))
+    monkeypatch.setattr(shipped_kernel, "is_valid", lambda gemm, c, on: c != SHIPPED[5] and is_valid(gemm, c, on))
     tuned(raced)
     (race,) = [t for t in raced.fake.timed if t.options.reason == "selection"]
     assert {SHIPPED[2], SHIPPED[1], DEFAULT} <= set(race.configs)

@@ -16,12 +16,12 @@ from tirgemm.errors import Cancelled, Interrupted
 from tirgemm.events import Event, FallbackStored
 from tirgemm.timings import NotTimed
 from tirgemm.tuning.build.binary import Binary
-from tirgemm.tuning.records import Status
+from tirgemm.tuning.records import KernelRecord, Status
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
 
-def stopped(bench: FakeBench, after: int, **options: Any) -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
+def stopped(bench: FakeBench, after: int, **options: Any) -> tuple[KernelRecord, list[Event]]:
     """A tuning that is stopped, as by Ctrl-C, while the candidate behind the first ``after`` is measured."""
     stop = threading.Event()
 

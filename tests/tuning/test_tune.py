@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -156,6 +156,7 @@ def test_a_lone_default_is_not_raced_to_be_chosen() -> None:
     bench = FakeBench()
     record = tuning(bench, trials=1).run()
     assert [timed.options.reason for timed in bench.fake.timed] == ["search", "report", "other_regime"]
+    assert record.timings.selection is not None
     assert record.timings.selection.to_json() == {"reason": "the default is the only finalist", "ratio_low": 1.0}
 
 
@@ -558,7 +559,7 @@ def test_families_that_cannot_are_refused_by_name(options: dict[str, Any], error
 
 def test_an_unknown_regime_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="'warm'"):
-        Tuning(GEMM, FakeBench(), "warm")
+        Tuning(GEMM, FakeBench(), cast(Any, "warm"))
 
 
 def test_a_problem_that_no_family_writes_says_every_reason() -> None:

@@ -26,7 +26,8 @@ REGIME: Regime = "sustained"
 DEVICE = named_device("sm_90a").with_(environment=(("driver", "580"), ("tvm", "0.27")))
 # Of a published suite: no kernel is judged by it.
 GEMM = Gemm.parse("4096x4096x4096:f16:nt")
-CONFIGS = family_named("wgmma").shortlist(GEMM, DEVICE, REGIME, 30)
+_WGMMA: Any = family_named("wgmma")
+CONFIGS: list[Config] = _WGMMA.shortlist(GEMM, DEVICE, REGIME, 30)
 REFUSED = Config("wgmma", (("gone", 1),))
 
 

@@ -100,7 +100,8 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
 
 @pytest.mark.timing
 def test_a_look_up_takes_less_than_50_ms_and_again_less_than_1() -> None:
-    first, again = [], []
+    first: list[float] = []
+    again: list[float] = []
     for _ in range(5):
         records = ShippedRecords()
         for times_taken in (first, again):
