@@ -26,7 +26,7 @@ from tirgemm.analysis.ir.expressions import (
 )
 from tirgemm.analysis.ir.inline_bindings import inlined
 from tirgemm.analysis.ir.patterns import LANES, Requests
-from tirgemm.analysis.ir.sites import Assign, If, Loop, Site, SiteSpace, Statements, While
+from tirgemm.analysis.ir.sites import Assign, If, Loop, Op, Site, SiteSpace, Statements, While
 from tirgemm.analysis.simulate.counting import RequestCounter, RequestKind, Tally
 from tirgemm.analysis.simulate.evaluate import Extents, run
 
@@ -126,7 +126,7 @@ _EDGE = make("lt", make("mul", symbol("blockIdx.x"), const(40)), make("mul", sym
     op=st.sampled_from(["load", "store"]),
 )
 def test_classes_count_as_every_request_does(
-    address: IrExpr, condition: IrExpr, threads: int, width: int, space: SiteSpace, op: str
+    address: IrExpr, condition: IrExpr, threads: int, width: int, space: SiteSpace, op: Op
 ) -> None:
     place = make("mul", address, const(width))
     site = Site(1, "s", "", space, op, width, place)

@@ -158,7 +158,7 @@ def test_a_file_has_the_whole_recording(tmp_path: Path, name: str) -> None:
 
 
 def _changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    document = json.loads(json.dumps(_recording().to_json()))
+    document: dict[str, Any] = json.loads(json.dumps(_recording().to_json()))
     change(document)
     return document
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def ways() -> dict[str, Callable[[], Any]]:
         name: native.load([fake_cubin()] * len(each), [json.dumps(kernel) for kernel in each]).call
         for name, each in kernels.items()
     }
-    return {name: lambda function=function: function(a, b, d) for name, function in functions.items()}
+    return {name: partial(function, a, b, d) for name, function in functions.items()}
 
 
 def torch_ways() -> dict[str, Callable[[], Any]]:

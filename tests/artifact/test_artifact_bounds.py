@@ -7,6 +7,7 @@ import json
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -50,14 +51,14 @@ def overlapping(count: int, size: int) -> bytes:
     listed += [(name, content, size_of_all - behind) for name, content, behind in reversed(entries)]
     directory = b""
     for name, content, offset in listed:
-        fields = (20, 20, 0, 0, 0, 33, zipfile.crc32(content), len(content), len(content), len(name), 0, 0, 0, 0, 0)
+        fields = (20, 20, 0, 0, 0, 33, zlib.crc32(content), len(content), len(content), len(name), 0, 0, 0, 0, 0)
         directory += struct.pack("<4s6H3L5H2L", b"PK\1\2", *fields, offset) + name.encode()
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(listed), len(listed), len(directory), size_of_all, 0)
     return front + body + directory + end
 
 
 def local_header(name: str, content: bytes) -> bytes:
-    fields = (20, 0, 0, 0, 33, zipfile.crc32(content), len(content), len(content), len(name), 0)
+    fields = (20, 0, 0, 0, 33, zlib.crc32(content), len(content), len(content), len(name), 0)
     return struct.pack("<4s5H3L2H", b"PK\3\4", *fields) + name.encode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch, scalar_args, 
 GEMM = Gemm(7, 9, 5, dtype="f32", align=4)
 
 
-def right(loaded: object) -> bool:
+def right(loaded: Callable[..., Any]) -> bool:
     arrays, expected = operands(GEMM)
     return bool(np.array_equal(loaded(**arrays), expected))
 

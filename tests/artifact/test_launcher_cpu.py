@@ -7,6 +7,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, Workspace, tenso
 GEMM = Gemm(37, 5, 3, dtype="f32", align=4)
 
 
-def call(function: object, gemm: Gemm = GEMM, m: int | None = None) -> np.ndarray:
+def call(function: Callable[..., Any], gemm: Gemm = GEMM, m: int | None = None) -> np.ndarray:
     arrays, _ = operands(gemm, m)
     out = np.full((m or gemm.m_max, gemm.n), np.nan, np.float32)
     function(arrays["a"], arrays["b"], out)
@@ -215,7 +216,7 @@ def test_callers_on_many_threads_do_not_mix_their_work() -> None:
     assert not failures
 
 
-def _call_in_child(queue: multiprocessing.Queue) -> None:
+def _call_in_child(queue: multiprocessing.Queue[bool]) -> None:
     arrays, expected = operands(GEMM)
     queue.put(bool(np.array_equal(kernel(GEMM)(**arrays), expected)))
 

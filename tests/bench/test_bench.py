@@ -77,7 +77,7 @@ class FakeMeasurer:
             raise MeasurementCrashed("signal 9")
         drift = 1.0 if baselines else self.alone  # what chooses runs without baselines
         us = drift * self.times.get(mine, 2.0)
-        others = {name: (drift * self.times.get(name, 2.0),) * 3 for name in against}
+        others: dict[str, tuple[float, ...]] = {name: (drift * self.times.get(name, 2.0),) * 3 for name in against}
         others |= {name: (float(len(name)),) * 3 for name in baselines}
         return SampleSet((us, us - 0.5, us + 0.5), "selection", others, {"swapped": options.swap, "throttled": []})
 

@@ -29,7 +29,7 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.compile import build
-from verification import sanitized_call
+from verification import sanitized_call, sessions
 
 H200 = named_device("sm_90a")
 
@@ -102,11 +102,11 @@ def test_profiler_over_time_writes_what_it_has(
 ) -> None:
     (fake_ncu / "bin" / "ncu").write_text(SLOW.format(python=sys.executable, table="yes"))
     monkeypatch.setattr(ncu, "_GRACE_SECONDS", grace)
-    begun, start = fake_ncu / "begun", ncu.started
+    begun = fake_ncu / "begun"
 
     def started(*arguments: Any) -> Any:
         """The process, whose time counts from when the command has printed its line."""
-        process = start(*arguments)
+        process = sessions.started(*arguments)
         until(begun.exists)
         return process
 

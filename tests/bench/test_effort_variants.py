@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.artifact_samples import cpu
 from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.noted_calls import noted
 from tirgemm import Config, Gemm
 from tirgemm.bench import suite_run
 from tirgemm.bench.results import ResultsFile, Row, environment
@@ -19,6 +20,7 @@ from tirgemm.families import FAMILIES
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import Candidate, SampleSet, Status
+from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.tune import Tuning
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
@@ -28,7 +30,7 @@ def default(bench: FakeBench) -> Config:
     return FAMILIES["x86"].default(GEMM, bench.device, "sustained")
 
 
-def rows(tmp_path: Path, bench: FakeBench, variants: str, *gemms: Gemm, **options: bool) -> dict[str, Row]:
+def rows(tmp_path: Path, bench: FakeBench, variants: str, *gemms: Gemm, **options: Any) -> dict[str, Row]:
     suite = Suite("tiny", "made up for this test", gemms or (GEMM,))
     file = ResultsFile(tmp_path / "tiny.json", suite.name, "sustained", environment(cpu(), None), resume=False)
     runner = Bench(bench, BenchOptions(seed=0, races=1, **options))
@@ -93,11 +95,9 @@ def test_a_second_search_draws_with_another_seed_and_is_raced_beside_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds: list[int] = []
-    make = suite_run.tuning_class
 
     def recorded(gemm: Gemm) -> Any:
-        made = make(gemm)
-        return lambda *given, seed, **named: seeds.append(seed) or made(*given, seed=seed, **named)
+        return noted(tuning_class(gemm), lambda *_, seed, **_named: seeds.append(seed))
 
     monkeypatch.setattr(suite_run, "tuning_class", recorded)
     bench = FakeBench()

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import knob_tables
 from tirgemm import Config, Device, Gemm
 from tirgemm.config import Value
+from tirgemm.gemm import Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import shipped, transfer
 from tirgemm.tuning_db.data_folder import open_database
@@ -17,7 +18,7 @@ from tirgemm.tuning_db.store import SqlStore
 GPU = Device("cuda", "sm_90a", "NVIDIA H200", 132, 2**37)
 
 
-def candidates_of(text: str, regime: str, *times: tuple[dict[str, Value], float | None]) -> list[Candidate]:
+def candidates_of(text: str, regime: Regime, *times: tuple[dict[str, Value], float | None]) -> list[Candidate]:
     """Candidates of a problem: microseconds by knobs, None for what was wrong."""
     return [
         Candidate(

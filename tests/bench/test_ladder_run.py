@@ -7,6 +7,7 @@ import re
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,10 +17,10 @@ from rich.console import Console
 
 from benchmarks.history import History
 from tests.helpers.scripts import script
-from tirgemm.bench import ladder_results
 from tirgemm.bench.ladder_report import RungFigures, described, fastest, reported, steps
-from tirgemm.bench.ladder_run import RACES, LadderRun
+from tirgemm.bench.ladder_run import LadderRun
 from tirgemm.bench.results import ResultsFile, environment, load
+from tirgemm.bench.step_race import RACES
 from tirgemm.config import Config
 from tirgemm.errors import BuildFailed, InvalidRequest
 from tirgemm.families.simt import ladder
@@ -421,7 +422,7 @@ def test_results_that_cannot_be_drawn_are_told_by_name(
     for broken in ("[", "[1]", json.dumps({**document, "environment": {}})):
         file.write_text(broken)
         assert "is not a results file" in refused(str(file))
-    monkeypatch.setattr(ladder_results.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     assert "comes with no results of the ladder" in refused("shipped")
     stored(tmp_path / "measured" / "gpu", "ladder.sustained.json", {})
     assert cli.main(["ladder", "--from-results", "shipped"]) == 0

@@ -320,7 +320,9 @@ def test_shares_of_a_suite_are_joined_in_its_order_with_what_was_measured_before
         file = ResultsFile(path, "three", "sustained", about, resume=True)
         assert [row["gemm"] for row in file.rows] == [[texts[2]], []][number], "each has the rows of its own shapes"
         file.put(unmeasured_row(share.gemms[0], None, "quick", "skipped", str(number)))
-        read = SampleSet((100.0 + number,), "stream", conditions={"at": "2026-11-27T02:00:00+00:00", "bytes": 1 << 30})
+        read = SampleSet(
+            (100.0 + number,), "selection", conditions={"at": "2026-11-27T02:00:00+00:00", "bytes": 1 << 30}
+        )
         assert file.add_stream(read) > 0
         file.save()
     (written,) = join(suite, [folder / "results" for folder in folders], tmp_path / "before")

@@ -16,6 +16,8 @@ from tests.bench.test_results import COMMIT, check, faults, plant, render
 from tirgemm import Config, Device, Gemm
 from tirgemm.bench.results import FORMAT, MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
 from tirgemm.bench.suites import suite_named
+from tirgemm.config import Value
+from tirgemm.gemm import REGIMES
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db import shipped, transfer
@@ -26,6 +28,7 @@ from tirgemm.tuning_db.store import SqlStore
 GPU = Device(
     "cuda", "sm_90a", "NVIDIA H200", 132, 2**37, uuid="GPU-1", environment=(("python", "3.12"), ("tvm", "0.27"))
 )
+KNOBS: dict[str, Value]
 KNOBS = {"tile_m": 128, "tile_n": 128, "split": 1, "swap": 0, "load": "tma", "schedule": "cooperative"}
 SUITES = {
     "square": ["1024x1024x1024:f16:nt", "8192x8192x8192:f16:nt"],
@@ -84,7 +87,7 @@ def contest(text: str, read_gbps: float, count: int = 50, **knobs: Any) -> list[
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A device's results: every suite in both regimes, the isolated ones compressed."""
-    for regime, ending in (("sustained", "json"), ("isolated", "json.gz")):
+    for regime, ending in zip(REGIMES, ("json", "json.gz"), strict=True):
         for name, gemms in SUITES.items():
             (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "source": "made up", "gemms": gemms}))
             path = tmp_path / "results" / "gpu" / f"{name}.{regime}.{ending}"
@@ -267,7 +270,7 @@ def test_the_check_reads_a_records_file(tmp_path: Path) -> None:
 
 def raced(text: str, variant: str, us: float, beside: dict[str, float]) -> dict[str, Any]:
     """A row of two races."""
-    baselines = {name: (taken,) * 24 for name, taken in beside.items()}
+    baselines: dict[str, tuple[float, ...]] = {name: (taken,) * 24 for name, taken in beside.items()}
     races = [SampleSet((us,) * 24, "selection", baselines, {"at": "2026-11-23T04:00:00+00:00"})] * 2
     kernel = MeasuredKernel(error=0.5, artifact_sha256="a" * 64, source_sha256="b" * 64, workspace_bytes=0)
     return measured_row(Gemm.parse(text), config(), variant, races, kernel)

@@ -77,7 +77,8 @@ def test_the_table_shows_gains_shares_and_failures(tmp_path: Path) -> None:
     assert "Not measured yet" in TABLES["steps"](tmp_path, tmp_path)
     times = {"wmma": 800.0, "wmma_padded": 500.0}
     for name, us in times.items():
-        beside = {"torch.matmul": (200.0,) * 24, **({"wmma": (800.0,) * 24} if name != "wmma" else {})}
+        beside: dict[str, tuple[float, ...]] = {"torch.matmul": (200.0,) * 24}
+        beside |= {"wmma": (800.0,) * 24} if name != "wmma" else {}
         samples = SampleSet((us,) * 24, "selection", beside, {})
         file.put(
             results.measured_row(
@@ -152,7 +153,7 @@ class MadeUp:
         names = [data.decode() for data in (package, *against.values())]
         if "wmma_stages" in names:
             raise MeasurementTimedOut("60 s")
-        others = {name: (self.us[data.decode()],) * 24 for name, data in against.items()}
+        others: dict[str, tuple[float, ...]] = {name: (self.us[data.decode()],) * 24 for name, data in against.items()}
         beside = dict.fromkeys(baselines, (400.0,) * 24)
         return SampleSet(
             (self.us[names[0]],) * 24, "selection", others | beside, {"regime": options.regime, "at": "now"}

@@ -36,7 +36,7 @@ def test_rounding_to_bf16_is_to_nearest_even() -> None:
     values = np.concatenate(
         [
             np.random.default_rng(0).standard_normal(999).astype(np.float32),
-            np.float32([0, -0.0, 1.00390625, 1.01171875, 3e38]),
+            np.array([0, -0.0, 1.00390625, 1.01171875, 3e38], np.float32),
         ]
     )
     assert np.array_equal(reference.rounded(values, "bf16"), values.astype(ml_dtypes.bfloat16).astype(np.float32))

@@ -23,6 +23,7 @@ FAMILY, H200 = Wgmma(), named_device("sm_90a")
 # Four parts of k.
 PROBLEM = "64x4096:f16:nt:out=f32:alpha:beta:bias"
 MOST = 40
+PLAIN: dict[str, int | str]
 PLAIN = {"tile_m": 64, "cluster_m": 1, "cluster_n": 1, "schedule": "cooperative", "resident": 1, "stages": 2}
 KERNELS: tuple[tuple[int, dict[str, int | str]], ...] = (
     (1, {"tile_n": 32, "tile_k": 128, "reduction": "kernel", "swap": 0}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ _H200 = named_device("sm_90a")
 _GEMM = Gemm.parse("16384x16384x16384:f32:nn:alpha:beta")
 
 
-def cut(name: str, **changes: object) -> ThreadTiling:
+def cut(name: str, **changes: Any) -> ThreadTiling:
     return tiling(_GEMM, ladder.config(name, _GEMM, _H200).with_(**changes))
 
 

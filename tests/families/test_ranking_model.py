@@ -156,7 +156,7 @@ def test_features_say_what_a_kernel_before_writes_and_how_many_threads_warps_are
     ],
 )
 def test_a_model_covers_the_kinds_of_problems_that_it_was_trained_on_and_sizes_near_theirs(
-    text: str, regime: str, covered: bool
+    text: str, regime: Regime, covered: bool
 ) -> None:
     model = RankingModel.of_json(trained_on(as_estimated))
     assert max(gemm.k for gemm in PROBLEMS) == 4096

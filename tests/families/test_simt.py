@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tirgemm import Config, expr
+from tirgemm.config import Value
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.families.common.alignment import access_width, store_width
 from tirgemm.families.simt.loads import loads_per_fma
 from tirgemm.families.simt.tiling import READS, grid, tiling
-from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm, Range
+from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm, Range, Regime
 from tirgemm.hardware import ARCHITECTURES, named_device, occupancy
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.build.compile import build
@@ -35,8 +36,9 @@ _SIZES = st.one_of(st.integers(1, 300), st.sampled_from([1023, 4096, 4097, 16384
 @st.composite
 def _gemms(draw: st.DrawFn) -> Gemm:
     low, high = sorted((draw(_SIZES), draw(_SIZES)))
+    rows: list[int | Range] = [low, Range(low, high)]
     return Gemm(
-        m=draw(st.sampled_from([low, Range(low, high)])),
+        m=draw(st.sampled_from(rows)),
         n=draw(_SIZES),
         k=draw(_SIZES),
         dtype=draw(st.sampled_from(["f16", "bf16", "f32"])),
@@ -50,7 +52,7 @@ def _gemms(draw: st.DrawFn) -> Gemm:
 
 @settings(max_examples=80, deadline=None)
 @given(gemm=_gemms(), arch=st.sampled_from(sorted(ARCHITECTURES)), regime=st.sampled_from(["sustained", "isolated"]))
-def test_every_problem_has_a_valid_default(gemm: Gemm, arch: str, regime: str) -> None:
+def test_every_problem_has_a_valid_default(gemm: Gemm, arch: str, regime: Regime) -> None:
     device = named_device(arch)
     assert _SIMT.supports(gemm, device) is None
     config = _SIMT.default(gemm, device, regime)
@@ -114,7 +116,7 @@ def test_every_knob_changes_the_kernel() -> None:
     )
     bare = base.with_(vector=1, pad=0, pipeline="none")
     twice = base.with_(pipeline="double")
-    changes = {
+    changes: dict[str, Value] = {
         "block_m": 32,
         "block_n": 32,
         "block_k": 32,

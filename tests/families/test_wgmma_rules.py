@@ -11,13 +11,13 @@ import pytest
 from tests.helpers.wgmma_paths import plan_of
 from tirgemm.config import Value
 from tirgemm.errors import InvalidConfig
-from tirgemm.expr import M, ceildiv, evaluate
+from tirgemm.expr import Expr, M, ceildiv, evaluate
 from tirgemm.families import family_named
 from tirgemm.families.base import rejected
 from tirgemm.families.wgmma import Wgmma, heuristic
 from tirgemm.families.wgmma.planning.maps import edge_map, load_map, store_map
 from tirgemm.families.wgmma.planning.plan import Plan, plan
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Operand
 from tirgemm.hardware import named_device
 
 FAMILY = Wgmma()
@@ -275,7 +275,7 @@ def test_a_stage_awaits_what_all_that_share_its_tile_load(layout: str, tile_n: i
     tile, ragged, row = loads.right, loads.edge_rows("b"), loads.right.width * 2
     assert (ragged != 0) is tile.k_major
     for inside in {*range(0, tile_n, 8), tile_n, 520 % tile_n} if layout == "nn" else {0, tile_n, 520 % tile_n}:
-        boxes = 0
+        boxes: int | Expr = 0
         for rank, slab in np.ndindex(peers, tile.slabs):
             mine = inside - rank * tile.rows_loaded
             if not tile.k_major:
@@ -300,10 +300,8 @@ def test_a_range_loads_no_rows_beyond_m() -> None:
     ):
         whole = cut(text, **changes)
         assert whole.loads.rows_loaded("a") == whole.right.rows_loaded
-        inside = sum(
-            whole.loads.tma_bytes(operand, tile.extent, ceildiv)
-            for operand, tile in (("a", whole.right), ("b", whole.left))
-        )
+        extents: dict[Operand, int] = {"a": whole.right.extent, "b": whole.left.extent}
+        inside = sum(whole.loads.tma_bytes(operand, extent, ceildiv) for operand, extent in extents.items())
         assert inside == whole.memory.stage_bytes
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tirgemm.device import Device
 from tirgemm.families.base import Family
-from tirgemm.gemm import REGIMES, Gemm
+from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
@@ -60,7 +60,7 @@ class FamilyOnGpu:
         actual = bench.measurer.verify(bench.package(case.gemm, case.config, binary), level="certificate")
         assert actual.passed, f"{case.config}: {actual.tests}"
 
-    def test_default_is_right_and_can_be_timed(self, bench: Workbench, timed_gemm: str, regime: str) -> None:
+    def test_default_is_right_and_can_be_timed(self, bench: Workbench, timed_gemm: str, regime: Regime) -> None:
         gemm = Gemm.parse(timed_gemm)
         assert bench.measurer is not None
         config = self.family.default(gemm, self.gpus[0], regime)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tirgemm.detect import devices
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.requests import RaceOptions
 
@@ -214,7 +214,7 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
 
 
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
-def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measurer: Measurer, regime: str) -> None:
+def test_a_session_times_the_best_candidate_of_each_and_reports_the_rest(measurer: Measurer, regime: Regime) -> None:
     package = artifact("1024x1024x1024:f16:nt")
     actual = measurer.time(package, RaceOptions(regime, 20, 0.3), baselines=measurer.baselines())
     beside_others = {"cublaslt_unsplit", "triton_invariant", "torch.compile"} & set(measurer.baselines())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_a_model_is_accelerated_with_certified_kernels_of_the_same_bits(tmp_path
             x = torch.randn(rows, 520, device=place).half()
             wanted = plain(x)
             assert torch.equal(dependent(x), wanted)
-            graph, output = captured(lambda x=x: dependent(x))
+            graph, output = captured(partial(dependent, x))
             for _ in range(CHAINS):
                 output.zero_()
                 graph.replay()

@@ -90,7 +90,8 @@ def builds(bench: Workbench) -> dict[str, Built]:
 
 
 def function(bench: Workbench, gemm: Gemm, config: Config, binary: Binary) -> Callable[..., object]:
-    return load(bench.package(gemm, config, binary), trust=Trust.of(bench.signer.public)).raw
+    function: Callable[..., object] = load(bench.package(gemm, config, binary), trust=Trust.of(bench.signer.public)).raw
+    return function
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

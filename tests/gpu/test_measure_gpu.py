@@ -15,7 +15,7 @@ from tirgemm.artifact import Contents, Signer, Trust, pack, read
 from tirgemm.config import Config
 from tirgemm.detect import devices
 from tirgemm.expr import M, ceildiv
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
@@ -129,7 +129,7 @@ def test_a_hang_is_killed_after_the_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
-def test_times_are_the_gpus_own_beside_opponents(measurer: Measurer, regime: str) -> None:
+def test_times_are_the_gpus_own_beside_opponents(measurer: Measurer, regime: Regime) -> None:
     options = RaceOptions(regime, 6, 0.05, swap=True)
     actual = measurer.time(
         package("SLOW"), options, against={"default": package("RIGHT")}, baselines=measurer.baselines()

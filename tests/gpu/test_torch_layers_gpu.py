@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.noted_calls import noted
+
 torch = pytest.importorskip("torch", reason="the GPU tests of the layers call with PyTorch tensors")
 
 from tests.gpu.launcher_samples import GPUS, SIGNER, artifact, loaded  # noqa: E402 (it imports torch)
@@ -24,7 +26,7 @@ pytestmark = [
 ]
 
 N, K = 129, 65
-F = torch.nn.functional
+F: Any = torch.nn.functional
 
 
 def selected(text: str, role: Any) -> Kernel:
@@ -71,7 +73,7 @@ def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The shapes of the inputs whose ``F.linear`` PyTorch has computed."""
     shapes: list[Any] = []
     real = F.linear
-    monkeypatch.setattr(F, "linear", lambda x, *more: (shapes.append(tuple(x.shape)), real(x, *more))[1])
+    monkeypatch.setattr(F, "linear", noted(real, lambda x, *_: shapes.append(tuple(x.shape))))
     return shapes
 
 
@@ -249,7 +251,8 @@ def test_the_logits_of_a_prompt_have_the_same_bits_alone_and_within_batches(
     from tests.torch.small_decoder import HIDDEN, small_decoder
     from tirgemm.torch import accelerate
 
-    decoder, rows = small_decoder(40, "cuda", torch.float16), [5, Range(1, 64)]
+    decoder = small_decoder(40, "cuda", torch.float16)
+    rows: list[int | Range] = [5, Range(1, 64)]
     for m in ("5", "1..64"):
         for problem in (f"{3 * HIDDEN}x{HIDDEN}:f16:nt:bias", f"{HIDDEN}x{HIDDEN}:f16:nt", f"40x{HIDDEN}:f16:nt"):
             register(invariant_kernel(f"{m}x{problem}:invariant"))

@@ -14,7 +14,8 @@ from tirgemm.reference.numbers import POISON, decode
 from tirgemm.tuning.verify import flow as flow_module
 from tirgemm.tuning.verify import verify
 from tirgemm.tuning.verify.host import GUARD_BYTES, HostBackend, HostCase, HostOperand
-from tirgemm.tuning.verify.plan import GemmTest, exact_plan
+from tirgemm.tuning.verify.plan import GemmTest, Test, exact_plan
+from tirgemm.tuning.verify.result import ComparedElements
 
 GPUS = [device for device in devices() if device.kind == "cuda"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="this machine has no NVIDIA GPU")]
@@ -60,7 +61,7 @@ def write(backend: Any, case: Any, values: np.ndarray[Any, Any], host: HostCase,
 
 @pytest.mark.parametrize("test", ["exact", "normal"])
 @pytest.mark.parametrize("text", GEMMS)
-def test_operands_and_reference_agree_with_numpy(backend: Any, text: str, test: str) -> None:
+def test_operands_and_reference_agree_with_numpy(backend: Any, text: str, test: Test) -> None:
     gemm = Gemm.parse(text)
     m, n = gemm.m_max, gemm.n
     case = backend.prepare(GemmTest(gemm, m, test, 5))
@@ -113,7 +114,7 @@ def check_values(values: np.ndarray[Any, Any], gemm: Gemm, name: str, test: str)
 
 
 @pytest.mark.parametrize("test", ["exact", "normal"])
-def test_one_wrong_element_is_found_and_named(backend: Any, test: str) -> None:
+def test_one_wrong_element_is_found_and_named(backend: Any, test: Test) -> None:
     gemm = Gemm.parse("129x67x1023:f16:nt:batch=2:ldd=80")
     case = backend.prepare(GemmTest(gemm, 129, test, 6))
     host = downloaded(backend, case)
@@ -148,7 +149,7 @@ def test_one_wrong_element_is_found_and_named(backend: Any, test: str) -> None:
 def test_random_vectors_catch_one_wrong_element(backend: Any, monkeypatch: pytest.MonkeyPatch, wrong: bool) -> None:
     monkeypatch.setattr(flow_module, "EDGE", 16)
     monkeypatch.setattr(flow_module, "compares_in_full", lambda *_: False)
-    monkeypatch.setattr(type(backend), "compare_random", lambda *_: flow_module.ComparedElements(0))
+    monkeypatch.setattr(type(backend), "compare_random", lambda *_: ComparedElements(0))
     gemm = Gemm.parse("129x67x1023:f16:nt:batch=2:beta:bias:alpha")
     host_backend = HostBackend()
 

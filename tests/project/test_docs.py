@@ -131,9 +131,9 @@ def service_problems() -> dict[str, int | None]:
                 continue
             first, second = {"Problem": (0, 2), "respond": (1, 2)}.get(node.func.id, (99, 99))
             if len(node.args) > second and isinstance(code := node.args[second], ast.Constant):
-                status = node.args[first]
-                constant = isinstance(status, ast.Constant) and isinstance(status.value, int)
-                actual[str(code.value)] = status.value if constant else None
+                argument = node.args[first]
+                status = argument.value if isinstance(argument, ast.Constant) else None
+                actual[str(code.value)] = status if isinstance(status, int) else None
     return actual
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mkdocs.commands.build import build
@@ -25,7 +26,7 @@ LOADED = re.compile(
 UNUSED = {"https://unpkg.com/mermaid@11/dist/mermaid.min.js", "https://unpkg.com/resize-observer-polyfill"}
 
 
-def built(site: Path, **changed: object) -> Path:
+def built(site: Path, **changed: Any) -> Path:
     """The site in a folder, made as ``mkdocs build --strict`` makes it. Raises Abort for a warning."""
     config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(site), strict=True, **changed)
     config.plugins.on_startup(command="build", dirty=False)

@@ -381,6 +381,7 @@ def test_the_ranking_models_have_learnt_the_kinds_of_problems_that_the_page_name
     paths = sorted((ROOT / "tirgemm" / "families" / "common" / "rankings").glob("*.json.gz"))
     assert paths
     square = Gemm(64, 64, 64)
+    known: tuple[dict[str, Any], ...]
     known = ({}, {"dtype": "bf16"}, {"out": "f32"}, {"acc": "f16"}, {"batch": 8}, {"beta": True})
     unknown = ({"dtype": "f32", "out": "f32"}, {"batch": 8, "beta": True}, {"out": "f32", "beta": True})
     for path in paths:
@@ -409,7 +410,8 @@ def test_of_the_suites_the_shipped_searches_name_no_environment_and_the_races_do
     suites = {str(gemm) for path in named_suites().values() for gemm in Suite.read(path).gemms}
     places = [(file, place) for file in ShippedRecords().files() for place in file.places if place[1] in suites]
     assert len(places) > 300
-    known, raced = set(), set()
+    known: set[Any] = set()
+    raced: set[Any] = set()
     for file, (key, gemm, regime) in places:
         drivers = {device.fingerprint: dict(device.environment).get("driver") for device in file.devices}
         for samples in (s for candidate in file.candidates(key, gemm, regime) for s in candidate.sample_sets):

@@ -63,7 +63,7 @@ class BuiltKernels:
                 except BuildFailed as error:
                     preparation.fail([gemm], str(error))
                     continue
-                contents = binary.contents(gemm, configs[gemm], named, None, {}, (None, None))
+                contents = binary.contents(gemm, configs[gemm], named)
                 self.kernels.append(load(pack(contents, SIGNER), trust=TRUST))
                 arrived(self.kernels[-1])
 

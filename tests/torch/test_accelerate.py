@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.sample_source import SampleSource
+from tests.noted_calls import noted
 from tests.torch.restored_table import restored_table
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest
@@ -81,7 +82,7 @@ def test_kernels_compute_what_the_report_says(monkeypatch: pytest.MonkeyPatch) -
     accelerated(made, SampleSource(stored=[WIDE, NARROW]))
     calls: list[tuple[int, ...]] = []
     real = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", lambda x, *more: (calls.append(x.shape), real(x, *more))[1])
+    monkeypatch.setattr(torch.nn.functional, "linear", noted(real, lambda x, *_: calls.append(x.shape)))
     made(rows(5))
     made(rows(64))
     assert calls == []
@@ -107,7 +108,7 @@ def test_numbers_of_rows_are_problems_of_their_own() -> None:
         "16x23x19:f32:nt:bias",
         "1..64x23x19:f32:nt:bias",
     ]
-    for wrong, says in (
+    refused: tuple[tuple[Any, str], ...] = (
         ([], "rows is empty"),
         (0, "rows is 0"),
         ([True], "rows is True"),
@@ -116,7 +117,8 @@ def test_numbers_of_rows_are_problems_of_their_own() -> None:
         (None, "rows is None"),
         ("16", "rows is '16'"),
         ([1, 16.0], r"rows is 16\.0"),
-    ):
+    )
+    for wrong, says in refused:
         with pytest.raises(InvalidRequest, match=says):
             accelerate(model(), rows=wrong)
     with pytest.raises(InvalidRequest, match=r"model is tensor\(.*; give a torch\.nn\.Module"):
@@ -130,12 +132,14 @@ def test_numbers_of_rows_may_be_integers_of_any_type() -> None:
 
     from tirgemm.torch import accelerate
 
-    for rows, expected in (
+    one: Any = np.int64(1)
+    given: tuple[tuple[Any, list[int | Range]], ...] = (
         (np.int64(16), [16]),
         (np.array([3, 16]), [3, 16]),
         (torch.tensor(16), [16]),
-        ([Range(np.int64(1), 16)], [Range(1, 16)]),
-    ):
+        ([Range(one, 16)], [Range(1, 16)]),
+    )
+    for rows, expected in given:
         report = accelerate(model(), rows=rows, source=SampleSource(), policy="default", dry_run=True)
         assert [gemm.m for gemm in report.gemms[: len(expected)]] == expected
         assert {type(gemm.m) for gemm in report.gemms} <= {int, Range}
@@ -228,7 +232,8 @@ def test_tied_weights_hooks_and_modules_that_occur_twice_stay() -> None:
     made["head"].weight = made["embedding"].weight
     made["again"] = made["head"]
     seen: list[str] = []
-    made["head"].register_forward_hook(lambda _module, _given, result: seen.append("hook") or 2 * result)
+    hook = noted(lambda _module, _given, result: 2 * result, lambda *_: seen.append("hook"))
+    made["head"].register_forward_hook(hook)
     x = rows()
     wanted = made["head"](x)
     tied = Gemm(Range(1, 64), 23, 19, "f32", "nt")

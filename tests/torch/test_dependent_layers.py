@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.helpers.sample_source import SampleSource
+from tests.noted_calls import noted
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
 from tirgemm.errors import InvalidRequest, MissingExtra
@@ -35,7 +37,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     wrapped: list[Any] = []
     monkeypatch.setattr(conversion, "dependent_launch_refusal", lambda _device: "")
-    monkeypatch.setattr(tirgemm, "DependentKernels", lambda inner: (wrapped.append(inner), inner)[1], raising=False)
+    monkeypatch.setattr(tirgemm, "DependentKernels", noted(lambda inner: inner, wrapped.append), raising=False)
     return wrapped
 
 
@@ -87,9 +89,13 @@ def test_invariant_calls_for_dependent_launches_are_kept_apart_too(table: Any, m
 
     ran: list[tuple[bool, bool]] = []
     kinds = [(invariant, dependent) for invariant in (False, True) for dependent in (False, True)]
+
+    def note(kind: tuple[bool, bool], _: Any) -> None:
+        ran.append(kind)
+
     for kind in kinds:
         kernel = SampleSource().kernel(GEMM.with_(invariant=kind[0]), "tuned")
-        table_of(kind[1]).add(watch(kernel, lambda _, kind=kind: ran.append(kind), monkeypatch))
+        table_of(kind[1]).add(watch(kernel, partial(note, kind), monkeypatch))
     x, layer = torch.randn(5, 19), torch.nn.Linear(19, 23)
     for invariant, dependent in kinds * 2:
         linear(x, layer.weight, layer.bias, "none", invariant, dependent)

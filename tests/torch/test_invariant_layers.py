@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -115,8 +115,12 @@ def test_no_free_kernel_computes_an_invariant_call(
 
     source, layer = SampleSource(), Linear(19, 23, invariant=True)
     ran: list[str] = []
+
+    def note(gemm: Gemm, _: Any) -> None:
+        ran.append(str(gemm))
+
     for gemm in (FREE, INVARIANT):
-        table.add(watch(source.kernel(gemm, "tuned"), lambda _, gemm=gemm: ran.append(str(gemm)), monkeypatch))
+        table.add(watch(source.kernel(gemm, "tuned"), partial(note, gemm), monkeypatch))
     x = torch.randn(5, 19)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     with caplog.at_level(logging.WARNING, "tirgemm.torch"):

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
+from tests.noted_calls import noted
 from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
-F = torch.nn.functional if torch else None
+F: Any = torch.nn.functional if torch else None
 
 N, K = 29, 31
 
@@ -212,10 +213,11 @@ def test_a_flag_of_a_layer_that_is_no_bool_is_refused(name: str) -> None:
     from tirgemm.errors import InvalidRequest
     from tirgemm.torch import Linear
 
+    wrong: dict[str, Any] = {name: "yes"}
     with pytest.raises(InvalidRequest, match=f"{name} is 'yes'; it must be True or False"):
-        Linear(K, N, **{name: "yes"})
+        Linear(K, N, **wrong)
     with pytest.raises(InvalidRequest, match=f"{name} is 'yes'; it must be True or False"):
-        Linear.of(torch.nn.Linear(K, N), **{name: "yes"})
+        Linear.of(torch.nn.Linear(K, N), **wrong)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,8 @@ def test_forward_mode_differentiation_is_pytorchs() -> None:
 
     x, weight, tangent = integers(5, K), integers(N, K), integers(5, K)
     linear(x, weight)
-    for call in (linear, lambda a, b: matmul(a, b.t())):
+    calls: tuple[Callable[..., Any], ...] = (linear, lambda a, b: matmul(a, b.t()))
+    for call in calls:
         with forward_ad.dual_level():
             result = forward_ad.unpack_dual(call(forward_ad.make_dual(x, tangent), weight))
             assert torch.equal(result.tangent, F.linear(tangent, weight))
@@ -467,11 +470,11 @@ def test_what_was_served_is_known_by_its_weight_and_goes_with_it(
 ) -> None:
     from tirgemm.artifact import tensor_calls
     from tirgemm.torch import linear
-    from tirgemm.torch.linear_call import _SERVED
+    from tirgemm.torch.served_calls import SERVED
 
     forget, forgotten = tensor_calls.forget, set[int]()
-    monkeypatch.setattr(tensor_calls, "forget", lambda address: (forgotten.add(address), forget(address)))
-    x, kinds = integers(5, K), len(_SERVED._kinds)
+    monkeypatch.setattr(tensor_calls, "forget", noted(forget, forgotten.add))
+    x, kinds = integers(5, K), len(SERVED._kinds)
     for _ in range(3):  # whose ids may be the same
         weight, bias = torch.nn.Parameter(integers(N, K)), torch.nn.Parameter(integers(N))
         wanted = F.linear(x, weight, bias)
@@ -484,7 +487,7 @@ def test_what_was_served_is_known_by_its_weight_and_goes_with_it(
         del weight
         assert forgotten == {address}
         del bias
-    assert len(_SERVED._kinds) <= kinds + 1, "layers of a kind share their calls"
+    assert len(SERVED._kinds) <= kinds + 1, "layers of a kind share their calls"
 
 
 def test_a_weight_that_changes_within_is_looked_at_again(counted: Callable[[], int]) -> None:

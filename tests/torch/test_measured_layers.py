@@ -190,7 +190,7 @@ def test_a_race_runs_both_and_pytorch_keeps_the_rows_that_cannot_be_raced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: Any
 ) -> None:
     from tirgemm.torch import linear_race
-    from tirgemm.torch.alternation import Turns
+    from tirgemm.torch.alternation import PairedRatio, Turns
 
     turns = Turns(seconds=1e-5, clock=WorkClock())
     monkeypatch.setattr(linear_race, "TURNS", turns)
@@ -201,7 +201,7 @@ def test_a_race_runs_both_and_pytorch_keeps_the_rows_that_cannot_be_raced(
     assert set(ran) == {5}
     assert len(ran) > 2 * turns.count
 
-    ratio = linear_race.PairedRatio(0.5, 0.5, 0.5)
+    ratio = PairedRatio(0.5, 0.5, 0.5)
 
     def short(rows: int, modules: Any) -> Any:
         if rows > 16:

@@ -64,11 +64,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear_race, "_ratio", lambda *_: PairedRatio(0.5, 0.5, 0.5))
 
 
-class Blocks(torch.nn.Sequential):
+def block_model() -> Any:
     """Two linears of one kind around one of another, of which PyTorch's product of ``up`` is slow."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.nn.Linear(K, N), torch.nn.Linear(N, K), torch.nn.Linear(K, N))
+    return torch.nn.Sequential(torch.nn.Linear(K, N), torch.nn.Linear(N, K), torch.nn.Linear(K, N))
 
 
 @pytest.fixture
@@ -108,7 +106,7 @@ def accelerated(slow: Callable[[Any], None], table: Any, monkeypatch: pytest.Mon
 def test_a_kernel_that_wins_alone_and_slows_the_others_down_is_dropped(table: Any, accelerated: Accelerated) -> None:
     from tirgemm.torch import Linear
 
-    model = Blocks()
+    model = block_model()
     report, kernels = accelerated(model, measured=True)
     assert [type(layer) is Linear for layer in model] == [True, False, True], str(report)
     ((rows, ratio),) = table.excluded_rows(DOWN, kernels[DOWN].device).items()
@@ -158,7 +156,7 @@ def test_a_model_that_is_not_faster_with_its_kernels_in_all_turns_but_one_gets_n
     from tirgemm.torch import model_race
     from tirgemm.torch.alternation import PairedRatio
 
-    model, rounds = Blocks(), []
+    model, rounds = block_model(), []
 
     def ratios(*given: Any) -> Any:
         kept = given[1]
@@ -176,7 +174,7 @@ def test_a_model_that_is_not_faster_with_its_kernels_in_all_turns_but_one_gets_n
 def test_a_model_is_raced_as_it_is_called(table: Any, accelerated: Accelerated) -> None:
     from tirgemm.torch import Linear, accelerate
 
-    model = Blocks()
+    model = block_model()
     report, kernels = accelerated(model, measured=False)
     assert len(report.replaced) == 3
     assert "; not raced\n" in str(report)
@@ -185,7 +183,7 @@ def test_a_model_is_raced_as_it_is_called(table: Any, accelerated: Accelerated) 
         report.race(lambda: model(wanted[1]), graph=True)
     with pytest.raises(InvalidRequest, match="race was given no call; give one"):
         report.race([])
-    for within in (lambda: accelerate(Blocks(), dry_run=True), report.wait, report.undo):
+    for within in (lambda: accelerate(block_model(), dry_run=True), report.wait, report.undo):
         with pytest.raises(InvalidRequest, match="give race what only runs the model"):
             report.race(within)
     report.race(lambda: model(torch.randn(M + 1, K)))
@@ -208,7 +206,7 @@ def test_a_model_is_raced_as_it_is_called(table: Any, accelerated: Accelerated) 
 def test_linears_that_became_something_else_since_are_neither_raced_nor_given_back(accelerated: Accelerated) -> None:
     from torch.nn.utils import parametrize
 
-    model, x = Blocks(), torch.randn(M, K)
+    model, x = block_model(), torch.randn(M, K)
     wanted = model(x)
     report, _ = accelerated(model, measured=False)
     parametrize.register_parametrization(model[1], "weight", torch.nn.Identity())
@@ -229,7 +227,7 @@ def test_a_race_that_fails_drops_nothing_and_leaves_the_kernels(
 ) -> None:
     from tirgemm.torch import Linear
 
-    model = Blocks()
+    model = block_model()
 
     def call() -> None:
         if type(model[0]) is torch.nn.Linear:
@@ -273,7 +271,7 @@ def timed(
         kernels = {gemm: watch(source.kernel(gemm, "tuned"), ours, monkeypatch) for gemm in (UP_SET, DOWN_SET)}
         for kernel in kernels.values():
             table.add(kernel)
-        model = Blocks()
+        model = block_model()
         return model, accelerate(model, rows=Range(1, 64), source=source, policy="tuned"), kernels
 
     return run
@@ -364,7 +362,7 @@ def test_calls_of_another_thread_are_right_while_a_model_is_raced(timed: Any) ->
     over = threading.Event()
 
     def call() -> list[bool]:
-        right = []
+        right: list[bool] = []
         with torch.no_grad():
             while not right or not over.is_set():
                 right += [torch.allclose(model(given), wanted[rows], atol=1e-4) for rows, given in x.items()]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.helpers.artifact_samples import kernel
 from tests.helpers.sample_source import SampleSource
+from tests.noted_calls import noted
 from tests.torch.built_kernels import BuiltKernels
 from tests.waiting import until
 from tirgemm.detect import device as detect_device
@@ -186,7 +187,7 @@ def test_a_policy_takes_tuned_kernels_alone_or_any() -> None:
         TABLE.remove(tuned)
     with (
         pytest.raises(InvalidRequest, match="policy is 'fast'; it must be one of tuned, shipped, default"),
-        routed("fast"),
+        routed(cast(Any, "fast")),
     ):
         pass
 
@@ -240,9 +241,9 @@ def test_what_was_missing_is_prepared_as_one_group() -> None:
         for each in there.made:
             TABLE.remove(each)
     with pytest.raises(InvalidRequest, match="policy is 'all'"):
-        calls.prepare(source, "all")
+        calls.prepare(source, cast(Any, "all"))
     with pytest.raises(InvalidRequest, match="source is"):
-        calls.prepare("here")
+        calls.prepare(cast(Any, "here"))
 
 
 def test_operands_are_copied_only_for_a_kernel_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +252,7 @@ def test_operands_are_copied_only_for_a_kernel_that_is_there(monkeypatch: pytest
 
     copied: list[tuple[int, ...]] = []
     contiguous = torch.Tensor.contiguous
-    monkeypatch.setattr(
-        torch.Tensor, "contiguous", lambda self: (copied.append(tuple(self.shape)), contiguous(self))[1]
-    )
+    monkeypatch.setattr(torch.Tensor, "contiguous", noted(contiguous, lambda x: copied.append(tuple(x.shape))))
     a, b, c = integers(3, 1, 11).expand(3, 4, 11), integers(3, 11, 5), integers(3, 4, 1).expand(3, 4, 5)
     wanted = torch.baddbmm(c, a, b, alpha=2)
     text = "4x5x11:f32:nn:batch=3:alpha:beta"

@@ -68,7 +68,8 @@ def test_a_report_says_what_others_have_made_of_a_linear_since() -> None:
 
 def test_a_method_that_began_before_another_threads_undo_goes_on() -> None:
     made, x = torch.nn.Linear(19, 23), torch.randn(5, 19)
-    report, state = accelerated(made, SampleSource(stored=[GEMM])), {}
+    report = accelerated(made, SampleSource(stored=[GEMM]))
+    state: dict[str, Any] = {}
     torch.nn.Linear(19, 23)._save_to_state_dict(state, "", keep_vars=False)
     apply, shown, load, forward = made._apply, made.extra_repr, made._load_from_state_dict, made.forward
     wanted = shown()

@@ -8,21 +8,22 @@ from typing import Any
 
 import pytest
 
+from tests.noted_calls import noted
 from tirgemm.artifact import Kernel, tensor_calls
 
 
-def watch(kernel: Kernel, note: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def watch(kernel: Kernel, note: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """``kernel``, of whose calls ``note`` is told the first tensor."""
     real, new = kernel.raw, tensor_calls.call_new
 
-    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given: (note(given[0]), call(*given))[1]
+    def told(first: Any, *_: Any) -> None:
+        note(first)
 
     def call_new(functions: Any, *how: Any, **more: Any) -> Any:
         made = new(functions, *how, **more)
-        return noted(made) if made is not None and functions is kernel.functions else made
+        return noted(made, told) if made is not None and functions is kernel.functions else made
 
-    kernel.raw = noted(real)
+    kernel.raw = noted(real, told)
     monkeypatch.setattr(tensor_calls, "call_new", call_new)
     return kernel
 

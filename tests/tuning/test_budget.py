@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.artifact_samples import CONFIG, cpu
 from tests.helpers.fake_workbench import FakeBench
+from tests.told_timings import search_of
 from tirgemm import Budget, Gemm
 from tirgemm.families import family_named
 from tirgemm.timings import ConfigOrigin, SearchSummary, Timings
@@ -55,7 +56,7 @@ def test_a_search_writes_down_why_it_ended() -> None:
     ends = {}
     for trials, seconds in ((4, 600.0), (MAX_TRIALS, 0.3)):
         actual = Tuning(GEMM, FakeBench(), budget=Budget(trials, seconds)).run()
-        ends[actual.timings.ended] = actual.timings.search.seconds
+        ends[actual.timings.ended] = search_of(actual.timings).seconds
         assert covers(actual, Budget(trials, seconds))
         assert not covers(actual, Budget(MAX_TRIALS, 60.5))
     assert ends == {"trials": 600.0, "seconds": 0.3}
@@ -82,11 +83,11 @@ def test_a_search_of_some_families_answers_only_who_asks_for_those() -> None:
 
 
 def test_a_search_of_some_families_writes_down_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Tuning(GEMM, FakeBench(), budget=Budget(1, 600)).run().timings.search.families is None
+    assert search_of(Tuning(GEMM, FakeBench(), budget=Budget(1, 600)).run().timings).families is None
     other = type("Other", (), {"name": "other"})()
     monkeypatch.setattr(
         "tirgemm.tuning.tune.chosen_families",
         lambda *asked: (family_named("x86"), *(() if asked[2] else (other,))),
     )
     actual = Tuning(GEMM, FakeBench(), budget=Budget(1, 600), families=["x86"]).run()
-    assert actual.timings.search.families == ("x86",)
+    assert search_of(actual.timings).families == ("x86",)

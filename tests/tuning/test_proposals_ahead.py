@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, gpu_bench
+from tests.noted_calls import noted
 from tests.waiting import PATIENCE_S
 from tirgemm import Budget, Gemm
 from tirgemm.config import Config
@@ -66,7 +68,7 @@ def never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_loop, "SOON_SECONDS", 0.0)
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, second: Callable[[Search], None]) -> list[int]:
+def asked(monkeypatch: pytest.MonkeyPatch, second: Callable[[Search], object]) -> list[int]:
     """How many results the search of GEMM knew at each of its asks; ``second`` is called at the second, before it."""
     known: list[int] = []
     ask = Search.ask
@@ -136,14 +138,14 @@ def test_proposals_that_take_long_are_waited_for_in_silence(bench: FakeBench, mo
     asked(monkeypatch, lambda _: go_on.wait(PATIENCE_S))
     searching = tuning(bench)
     look = searching.raise_if_cancelled
-    monkeypatch.setattr(searching, "raise_if_cancelled", lambda: looks.append(0) or look())
-    waited, real = [], search_loop.wait
+    monkeypatch.setattr(searching, "raise_if_cancelled", noted(look, lambda: looks.append(0)))
+    waited: list[int] = []
 
     def wait(futures: Any, timeout: float | None = None) -> Any:
         if timeout is None and not go_on.is_set():
             waited.append(len(looks))
             go_on.set()
-        return real(futures, timeout)
+        return futures_wait(futures, timeout)
 
     monkeypatch.setattr(search_loop, "wait", wait)
     assert searching.run().trials == 40

@@ -179,7 +179,7 @@ def test_a_size_at_which_nothing_runs_in_the_race_is_passed_over() -> None:
     bench = Bench()
     raced: list[int] = []
 
-    def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
+    def time(package: bytes, options: RaceOptions, **rest: Any) -> Any:
         size = read(package, Trust.of(bench.signer.public)).manifest.gemm.m_max
         if options.reason == "selection" and size == 12:
             raced.append(size)

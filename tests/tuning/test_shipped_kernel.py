@@ -12,13 +12,15 @@ import pytest
 
 from tests.helpers.fake_workbench import CPU, FakeBench, hashed_us
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
+from tests.told_timings import shipped_of, timing_of
 from tirgemm import Budget, Config, Gemm
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled
 from tirgemm.events import CandidateRecorded, Event, KernelSelected
-from tirgemm.families import FAMILIES
+from tirgemm.families import FAMILIES, is_valid
 from tirgemm.families.base import rejected
 from tirgemm.families.choice import ranked_defaults
+from tirgemm.gemm import Regime
 from tirgemm.tuning import budget, shipped_kernel
 from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
@@ -37,7 +39,7 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 pytestmark = pytest.mark.usefixtures("all_scored")
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 SEARCHED = budget.SEARCHED
 H200 = ShippedRecords().of("cuda:sm_90a:nvidia-h200:132")
 
@@ -108,13 +110,13 @@ def test_the_best_config_of_this_environment_is_built_once_and_served_with_no_se
     assert record.certificate is not None
     assert record.certificate.passed
     assert record.timings.ended == "shipped"
-    assert record.timings.search.shipped.to_json() == {
+    assert shipped_of(record.timings).to_json() == {
         "device": CPU.key,
         "environment": dict(CPU.environment),
         "same": True,
         "configs": 6,
     }
-    assert record.timings.of(REGIME).median_us == hashed_us(SHIPPED[2]), "measured here"
+    assert timing_of(record.timings, REGIME).median_us == hashed_us(SHIPPED[2]), "measured here"
     assert "fastest of 6 shipped" in record.timings.reason
     assert [e.kernel for e in events if isinstance(e, KernelSelected)] == [record.id]
     assert not [e for e in events if isinstance(e, CandidateRecorded)]
@@ -130,7 +132,7 @@ def test_what_was_only_collected_answers_quick_and_a_larger_effort_searches_on(
     monkeypatch.setattr(budget, "SEARCHED", len(SHIPPED) + 1)
     bench: FakeBench = request.getfixturevalue(where)
     quick = tuned(bench, Budget.of("quick"))
-    assert (quick.role, quick.timings.ended, quick.timings.search.shipped.configs) == ("tuned", "shipped", 6)
+    assert (quick.role, quick.timings.ended, shipped_of(quick.timings).configs) == ("tuned", "shipped", 6)
     assert set(bench.fake.evaluated) <= {*SHIPPED, DEFAULT}
     assert covers(quick, Budget.of("quick"))
     assert not covers(quick, Budget.of("standard"))
@@ -219,7 +221,7 @@ def test_the_winner_of_a_race_in_this_environment_is_built_once_and_served(raced
     record = tuned(raced)
     assert (raced.built, raced.fake.evaluated) == ([SHIPPED[5]], [])
     assert (record.role, record.shipped, record.portable) == ("tuned", True, False)
-    assert record.timings.search.shipped.to_json() == {
+    assert shipped_of(record.timings).to_json() == {
         "device": CPU.key,
         "environment": dict(CPU.environment),
         "same": True,
@@ -246,8 +248,7 @@ def test_a_winner_that_failed_here_before_is_not_tried_again(raced: FakeBench) -
 
 
 def test_a_race_whose_winner_is_not_taken_is_run_again_here(raced: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    valid = shipped_kernel.is_valid
-    monkeypatch.setattr(shipped_kernel, "is_valid", lambda gemm, c, on: c != SHIPPED[5] and valid(gemm, c, on))
+    monkeypatch.setattr(shipped_kernel, "is_valid", lambda gemm, c, on: c != SHIPPED[5] and is_valid(gemm, c, on))
     tuned(raced)
     (race,) = [t for t in raced.fake.timed if t.options.reason == "selection"]
     assert {SHIPPED[2], SHIPPED[1], DEFAULT} <= set(race.configs)
@@ -282,8 +283,8 @@ def test_configs_of_another_environment_are_raced_with_the_default_and_the_winne
     assert other.fake.evaluated == offered, "each verified and timed here"
     assert record.config == SHIPPED[3], "the fastest here, not there"
     assert (record.role, record.shipped, record.portable) == ("tuned", True, True)
-    assert record.timings.search.shipped.environment["tvm"] == "0.1"
-    assert record.timings.of(REGIME).baselines["default"].ratio == pytest.approx(200 / 97)
+    assert shipped_of(record.timings).environment["tvm"] == "0.1"
+    assert timing_of(record.timings, REGIME).baselines["default"].ratio == pytest.approx(200 / 97)
     (race,) = [t for t in other.fake.timed if t.options.reason == "selection"]
     assert set(race.configs) == {DEFAULT, *offered}
     assert (record.trials, record.certificate is not None) == (5, True)
@@ -392,7 +393,7 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     assert record.config.family == "wgmma"
     told = {"device": measured.key, "environment": {}, "same": False, "configs": len(offer.candidates)}
     told |= {"other_device": True} if others else {}
-    assert record.timings.search.shipped.to_json() == told
+    assert shipped_of(record.timings).to_json() == told
     assert record.other_device == (measured.key if others else None)
     assert bench.store.kernel(gemm, bench.device.key, REGIME, other_devices=True) == record
     unasked = bench.store.kernel(gemm, bench.device.key, REGIME)

@@ -13,6 +13,7 @@ import pytest
 from tests.helpers.fake_workbench import CPU, FakeBench
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
+from tests.told_timings import search_of, shipped_of
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.device import Device
@@ -108,8 +109,9 @@ def test_the_range_is_cut_as_by_the_search_and_nothing_is_searched(bench_with: A
     assert bench.built == [config_of(tile) for tile in TILES]
     assert (record.role, record.shipped, record.portable, record.gemm) == ("tuned", True, False, GEMM)
     assert record.certificate is not None
-    assert (record.timings.ended, record.timings.search.sizes) == ("shipped", (14, 56, 64))
-    assert record.timings.search.shipped.same
+    assert (record.timings.ended, search_of(record.timings).sizes) == ("shipped", (14, 56, 64))
+    assert shipped_of(record.timings).same
+    assert record.timings.members is not None
     assert [one.m for one in record.timings.members] == ["4..14", "15..56", "57..64"]
     assert "serves m = 57..64 by shipped times" in record.timings.reason
     assert [event.kernel for event in events if isinstance(event, KernelSelected)] == [record.id]
@@ -275,6 +277,7 @@ def test_of_another_environment_only_what_is_offered_is_tried_at_each_size(bench
     assert table(bench, record)["7..64"] == 8, table(bench, record)
     assert (record.role, record.shipped, record.portable) == ("tuned", True, True)
     assert record.timings.ended == "shipped"
+    assert isinstance(GEMM.m, Range)
     defaults = {FAMILIES["x86"].default(GEMM.with_(m=Range(4, size)), CPU, REGIME) for size in searched_sizes(GEMM.m)}
     assert set(bench.fake.evaluated) <= {*map(config_of, TILES), *defaults}
 

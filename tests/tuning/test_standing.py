@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
 from tests.tuning.test_tune import tuning
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Gemm, Regime
+from tirgemm.tuning.measure.measurer import Measurer
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 
@@ -31,7 +34,7 @@ def test_every_event_says_how_the_search_stands_by_the_records(helped: bool) -> 
     bench = FakeBench()
     if helped:
         helper = FakeMeasurer(bench)
-        bench.helpers = lambda: [helper]
+        bench.helpers = lambda: [cast(Measurer, helper)]
     first = tuning(bench, trials=6)
     first.run()
     told: list[CandidateRecorded] = []

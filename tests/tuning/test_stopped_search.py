@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, hashed_us
+from tests.told_timings import timing_of
 from tests.tuning.test_tune import GEMM, REGIME, candidates, default, tuning
 from tirgemm import Config, Gemm
 from tirgemm.errors import Cancelled, Interrupted
 from tirgemm.events import Event, FallbackStored
 from tirgemm.timings import NotTimed
 from tirgemm.tuning.build.binary import Binary
-from tirgemm.tuning.records import Status
+from tirgemm.tuning.records import KernelRecord, Status
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
 
-def stopped(bench: FakeBench, after: int, **options: Any) -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
+def stopped(bench: FakeBench, after: int, **options: Any) -> tuple[KernelRecord, list[Event]]:
     """A tuning that is stopped, as by Ctrl-C, while the candidate behind the first ``after`` is measured."""
     stop = threading.Event()
 
@@ -49,9 +50,7 @@ def test_a_stopped_search_ends_with_the_best_so_far_certified_and_says_so() -> N
     assert bench.store.kernel(GEMM, bench.device.key, REGIME) == record
     assert [event.kind for event in events][-2:] == ["selected", "done"]
     assert bench.abandoned == 1, "builds that wait or run are given up"
-    assert set(record.timings.of("sustained").baselines) == {"default"}, (
-        "baselines are not measured while the user waits"
-    )
+    assert set(timing_of(record.timings).baselines) == {"default"}, "baselines are not measured while the user waits"
     assert isinstance(record.timings.regimes["isolated"], NotTimed), "nor is the other regime"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, Timed, hashed_us
+from tests.told_timings import timing_of
 from tests.tuning.build.heard_builds import HeardBuilds
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
@@ -23,6 +24,7 @@ from tirgemm.errors import (
 from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.families.choice import ranked_defaults
+from tirgemm.gemm import Regime
 from tirgemm.hardware import named_device
 from tirgemm.tuning import search_loop
 from tirgemm.tuning.build.prepared import PreparedBuilds
@@ -34,7 +36,7 @@ from tirgemm.tuning.tuning_task import Control
 pytestmark = pytest.mark.usefixtures("all_scored")
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 
 
 def candidates(bench: FakeBench, gemm: Gemm = GEMM) -> list[Any]:
@@ -88,9 +90,9 @@ def test_the_fastest_is_served_with_its_evidence_and_one_hash() -> None:
 def test_both_regimes_the_default_and_the_baseline_stand_in_the_timings() -> None:
     bench = FakeBench()
     timings = tuning(bench).run().timings
-    assert set(timings.of("sustained").baselines) == {"default", "numpy_f32"}
-    assert set(timings.of("isolated").baselines) == {"default", "numpy_f32"}
-    assert timings.of("sustained").baselines["default"].median_us == pytest.approx(hashed_us(default(bench)))
+    assert set(timing_of(timings).baselines) == {"default", "numpy_f32"}
+    assert set(timing_of(timings, "isolated").baselines) == {"default", "numpy_f32"}
+    assert timing_of(timings).baselines["default"].median_us == pytest.approx(hashed_us(default(bench)))
     assert timings.default == str(default(bench))
 
 
@@ -100,7 +102,7 @@ def test_configs_that_compile_to_the_default_are_the_default() -> None:
     bench.code = lambda _: default(bench)
     record = tuning(bench).run()
     assert record.config == default(bench)
-    assert record.timings.of("sustained").baselines["default"].ratio == 1
+    assert timing_of(record.timings).baselines["default"].ratio == 1
     assert not [timed for timed in bench.fake.timed if len(timed.configs) > 1], "nothing is timed against itself"
 
 
@@ -111,7 +113,7 @@ def test_what_is_chosen_by_one_race_is_reported_from_another() -> None:
     record = tuning(bench).run()
     (chosen_by,), (reported,) = races(bench, "selection"), races(bench, "report")
     us = hashed_us(record.config)
-    assert record.timings.of("sustained").median_us == pytest.approx(2 * us), "the second race's figures"
+    assert timing_of(record.timings).median_us == pytest.approx(2 * us), "the second race's figures"
     assert len(chosen_by.configs) > 2
     assert chosen_by.baselines == ()
     assert reported.configs == [record.config, default(bench)]
@@ -132,8 +134,8 @@ def test_a_small_reported_gap_is_raced_again_with_the_buffers_swapped() -> None:
     record = tuning(bench).run()
     assert record.config != default(bench)
     assert [timed.options.swap for timed in races(bench, "report")] == [False, True]
-    assert record.timings.of("sustained").samples == 12
-    assert record.timings.of("sustained").conditions["swapped"] is True
+    assert timing_of(record.timings).samples == 12
+    assert timing_of(record.timings).conditions["swapped"] is True
 
 
 def test_a_finalist_that_dies_in_the_race_is_recorded_so_and_the_others_go_on() -> None:
@@ -154,6 +156,7 @@ def test_a_lone_default_is_not_raced_to_be_chosen() -> None:
     bench = FakeBench()
     record = tuning(bench, trials=1).run()
     assert [timed.options.reason for timed in bench.fake.timed] == ["search", "report", "other_regime"]
+    assert record.timings.selection is not None
     assert record.timings.selection.to_json() == {"reason": "the default is the only finalist", "ratio_low": 1.0}
 
 
@@ -161,10 +164,10 @@ def test_pytorch_stands_beside_the_choice_but_the_fallback_does_not_wait_for_it(
     bench = FakeBench()
     bench.fake.offered = ("numpy_f32", "torch.matmul")
     fallback = tuning(bench).fallback()
-    assert set(fallback.timings.of("sustained").baselines) == {"numpy_f32"}
+    assert set(timing_of(fallback.timings).baselines) == {"numpy_f32"}
     timings = tuning(bench).run().timings
     for regime in ("sustained", "isolated"):
-        assert set(timings.of(regime).baselines) == {"default", "numpy_f32", "torch.matmul"}
+        assert set(timing_of(timings, regime).baselines) == {"default", "numpy_f32", "torch.matmul"}
 
 
 def test_the_building_and_the_measuring_process_begin_before_the_default_is_built() -> None:
@@ -187,7 +190,7 @@ def test_a_default_behind_which_nothing_is_searched_stands_beside_pytorch_on_a_g
     evaluator = tuning(bench).evaluator
     bench.device = bench.device.with_(kind=kind)
     record = evaluator.certified_default(default(FakeBench()), last=True)
-    assert set(record.timings.of("sustained").baselines) == beside
+    assert set(timing_of(record.timings).baselines) == beside
 
 
 def test_the_default_stays_where_nothing_is_faster() -> None:
@@ -195,7 +198,7 @@ def test_the_default_stays_where_nothing_is_faster() -> None:
     bench.us = lambda config: 5.0 if config == default(bench) else 9.0
     record = tuning(bench).run()
     assert record.config == default(bench)
-    assert record.timings.of("sustained").baselines["default"].ratio == 1
+    assert timing_of(record.timings).baselines["default"].ratio == 1
 
 
 def test_a_small_gap_is_measured_again_with_the_buffers_swapped() -> None:
@@ -556,7 +559,7 @@ def test_families_that_cannot_are_refused_by_name(options: dict[str, Any], error
 
 def test_an_unknown_regime_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="'warm'"):
-        Tuning(GEMM, FakeBench(), "warm")
+        Tuning(GEMM, FakeBench(), cast(Any, "warm"))
 
 
 def test_a_problem_that_no_family_writes_says_every_reason() -> None:

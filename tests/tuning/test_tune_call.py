@@ -13,6 +13,7 @@ import pytest
 import tirgemm
 from tests.helpers.artifact_samples import operands
 from tests.helpers.loadable_bench import LoadableBench
+from tests.told_timings import timing_of
 from tirgemm import Budget, Gemm
 from tirgemm.artifact import Kernel, Signer, Trust
 from tirgemm.errors import InvalidRequest, StoreError, Unsupported, UntrustedArtifact
@@ -57,10 +58,10 @@ def test_what_is_returned_is_a_kernel_with_its_evidence_in_one_line(tune: Tune) 
     assert (kernel.gemm, kernel.device.kind, kernel.config) == (GEMM, "cpu", kernel.record.config)
     assert kernel.kernel_sha256 == kernel.record.kernel_sha256
     assert kernel.artifact_sha256 == kernel.record.artifact_sha256
-    assert kernel.timings.of("sustained").median_us == kernel.record.timings.of("sustained").median_us
+    assert timing_of(kernel.timings).median_us == timing_of(kernel.record.timings).median_us
     assert kernel.certificate is not None
     assert kernel.certificate["passed"]
-    us = kernel.timings.of("sustained").median_us
+    us = timing_of(kernel.timings).median_us
     assert repr(kernel) == f"<TunedKernel {GEMM} on {kernel.device.key}: {kernel.config}, {us:.2f} us sustained>"
     tensors, product = operands(GEMM)
     with kernel:

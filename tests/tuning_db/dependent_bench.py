@@ -75,8 +75,8 @@ class DependentBench(FakeBench):
         self.device, self.signer, self.builder, self.closed = device, signer, builder, False
         self.made.append(self)
 
-    def build(self, gemm: Gemm, config: Config) -> Future[Binary]:
-        built = super().build(gemm, config)
+    def build(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
+        built = super().build(gemm, config, urgent=urgent)
         if built.exception() is not None:
             return built
         future: Future[Binary] = Future()

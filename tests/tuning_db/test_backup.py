@@ -19,7 +19,7 @@ from tirgemm.artifact import Signer
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError
 from tirgemm.tuning_db import Database, SqlStore
-from tirgemm.tuning_db.upkeep import backup as backups
+from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.backup import backup, restore
 
@@ -167,7 +167,7 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_touched(
 
     with Database.embedded(tmp_path / "data") as database:
         with monkeypatch.context() as patched:
-            patched.setattr(backups.BlobStore, "put", broken_off)
+            patched.setattr(BlobStore, "put", broken_off)
             with pytest.raises(StoreError):
                 backup(database, tmp_path / "half")
         backup(database, tmp_path / "backup")

@@ -308,8 +308,11 @@ def test_cancelling_rebuilds_no_more(tmp_path: Path) -> None:
     arrived: list[Kernel] = []
     inner = PlainKernels(packed(ONE), packed(OTHER))
     source = DependentKernels(inner, tmp_path)
-    preparation = source.prepare(
-        [ONE, OTHER], HOPPER, "default", lambda kernel: (arrived.append(kernel), preparation.cancel())
-    )
+
+    def first(kernel: Kernel) -> None:
+        arrived.append(kernel)
+        preparation.cancel()
+
+    preparation = source.prepare([ONE, OTHER], HOPPER, "default", first)
     assert preparation.wait(PATIENCE_S)
     assert len(arrived) == 1

@@ -164,9 +164,12 @@ def test_a_device_that_is_only_named_gets_no_kernel(source: LocalKernels) -> Non
 
 def test_cancelling_makes_no_more(source: LocalKernels) -> None:
     arrived: list[Kernel] = []
-    preparation = source.prepare(
-        [ONE, OTHER], CPU, "default", lambda kernel: (arrived.append(kernel), preparation.cancel())
-    )
+
+    def first(kernel: Kernel) -> None:
+        arrived.append(kernel)
+        preparation.cancel()
+
+    preparation = source.prepare([ONE, OTHER], CPU, "default", first)
     assert preparation.wait(PATIENCE_S)
     assert len(arrived) == 1
 

@@ -15,17 +15,19 @@ from tirgemm import Gemm
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import family_named
+from tirgemm.gemm import Regime
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, SampleSet
 from tirgemm.tuning_db.shipped.layered_store import shipped_offer
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 DEVICE = named_device("sm_90a").with_(environment=(("driver", "580"), ("tvm", "0.27")))
 # Of a published suite: no kernel is judged by it.
 GEMM = Gemm.parse("4096x4096x4096:f16:nt")
-CONFIGS = family_named("wgmma").shortlist(GEMM, DEVICE, REGIME, 30)
+_WGMMA: Any = family_named("wgmma")
+CONFIGS: list[Config] = _WGMMA.shortlist(GEMM, DEVICE, REGIME, 30)
 REFUSED = Config("wgmma", (("gone", 1),))
 
 

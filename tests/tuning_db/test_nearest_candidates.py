@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from tests.contract.storage.store_contract import DEVICE, candidate
+from tests.contract.storage.databases import DEVICE, candidate
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.search.cost_model import MAX_HISTORY
 from tirgemm.tuning.search.similar_problems import of_nearest

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,7 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None
 def test_a_disk_that_turns_read_only_is_said_and_may_turn_back(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "data"
     with Database.embedded(folder) as database, ExitStack() as stack:
+        writable = partial(getattr, database, "writable")
         SqlStore(database).put_device(DEVICE)
         # Connections that are open find that they cannot write, new ones beside another's that they may not; where
         # there is no other, what they share cannot be made.
@@ -210,13 +212,13 @@ def test_a_disk_that_turns_read_only_is_said_and_may_turn_back(tmp_path: Path, n
                     SqlStore(database).put_device(DEVICE.with_(model="Another"))
                 origin = getattr(caught.value.__cause__, "orig", None)
                 assert getattr(origin, "sqlite_errorname", "").startswith(name)
-            assert not database.writable
+            assert not writable()
             with pytest.raises(StoreUnavailable, match="Operation not permitted"):
                 database.blobs.put(b"x")
             if name != "SQLITE_CANTOPEN":
                 with database.read() as connection:
                     assert connection.exec_driver_sql("SELECT key FROM devices").scalars().all() == [DEVICE.key]
-        assert database.writable
+        assert writable()
         SqlStore(database).put_device(DEVICE.with_(model="Another"))
         assert len(database.blobs.put(b"x")) == 64
         with database.read() as connection:
@@ -282,7 +284,7 @@ def test_a_sqlite_without_mathematics_gets_the_logarithm_that_lists_of_batches_n
     real = sqlite3.connect
 
     def without(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = real(*arguments, **options)
+        connection: sqlite3.Connection = real(*arguments, **options)
         # As in a library that was built without it: there is no function of this name.
         connection.create_function("ln", 1, None)
         return connection

@@ -280,7 +280,7 @@ def test_the_command_repairs_what_nobody_serves(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_folders(data.parent, monkeypatch)
-    call = runner(capsys, "db", "repair", "--data", data)
+    call = runner(capsys, "db", "repair", "--data", str(data))
     assert call() == (0, f"database {data / DATABASE} is whole; nothing was changed\n", "")
     damage_root(data, "sample_sets")
     damage_root(data, "api_keys")
@@ -296,5 +296,5 @@ def test_the_command_repairs_what_nobody_serves(
     assert Path(document["damaged_file"]).is_file()
     code, _, err = call("--db", "sqlite:////x.db")
     assert (code, "leave out --db" in err) == (2, True)
-    code, _, err = runner(capsys, "db", "repair", "--data", data.parent / "none")()
+    code, _, err = runner(capsys, "db", "repair", "--data", str(data.parent / "none"))()
     assert (code, "holds no tuning database" in err) == (2, True)

@@ -19,7 +19,7 @@ from tirgemm import Gemm
 from tirgemm.bench.results import FORMAT
 from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.families import family_named
-from tirgemm.gemm import Range, regime_named
+from tirgemm.gemm import Range, Regime, regime_named
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, CandidateKey, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
@@ -33,7 +33,7 @@ from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
 from tirgemm.tuning_db.transfer import export_records, import_records, read_candidates, read_devices
 
 H200 = "cuda:sm_90a:nvidia-h200:132"
-REGIME = "sustained"
+REGIME: Regime = "sustained"
 
 
 def times(*numbers: int) -> list[tuple[Any, float]]:
@@ -100,7 +100,8 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
 
 @pytest.mark.timing
 def test_a_look_up_takes_less_than_50_ms_and_again_less_than_1() -> None:
-    first, again = [], []
+    first: list[float] = []
+    again: list[float] = []
     for _ in range(5):
         records = ShippedRecords()
         for times_taken in (first, again):

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,9 +50,9 @@ def case_of(family: str) -> Case:
 @pytest.mark.parametrize("family", KNOBS)
 def test_smaller_problems_keep_alignment_and_edges(family: str) -> None:
     case = case_of(family)
-    knobs = dict(case.config.knobs)
+    knobs: dict[str, Any] = dict(case.config.knobs)
     problems = list(smaller(case, H200))
-    stages, split = knobs.get("stages", PIPELINES.get(knobs.get("pipeline"))), knobs.get("split", 1)
+    stages, split = knobs.get("stages", PIPELINES.get(str(knobs.get("pipeline")))), knobs.get("split", 1)
     step = knobs.get("tile_k", knobs.get("block_k")) * split
     assert len({-(-gemm.k // step) % stages for gemm in problems}) == 1
     assert problems[-1] == case.gemm
@@ -73,7 +74,7 @@ def test_smaller_problems_keep_alignment_and_edges(family: str) -> None:
             extent = int(knobs.get(f"tile_{tile}", knobs.get(f"block_{tile}", 0)))
             assert (size % extent == 0) == (whole % extent == 0)
             assert size > extent
-        assert -(-gemm.n // knobs.get("tile_n", knobs.get("block_n"))) % knobs["raster"] == 0
+        assert -(-gemm.n // (knobs.get("tile_n") or knobs["block_n"])) % knobs["raster"] == 0
 
 
 def test_a_small_problem_stays_as_it_is() -> None:

@@ -15,7 +15,7 @@ from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
-F = torch.nn.functional if torch else None
+F: Any = torch.nn.functional if torch else None
 
 N, K = 29, 31
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
+from tests.noted_calls import noted
 from tests.torch.restored_table import restored_table
 from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
-F = torch.nn.functional if torch else None
+F: Any = torch.nn.functional if torch else None
 
 N, K = 29, 31
 
@@ -104,16 +105,16 @@ def test_a_call_that_is_left_to_pytorch_is_hardly_more_than_pytorchs() -> None:
 def test_weights_of_ever_other_shapes_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     from tirgemm.artifact import tensor_calls
     from tirgemm.torch import linear
-    from tirgemm.torch.linear_call import _SERVED
+    from tirgemm.torch.served_calls import SERVED
 
-    _SERVED.clear()
+    SERVED.clear()
     cleared: list[int] = []
     forget_all = tensor_calls.forget_all
-    monkeypatch.setattr(tensor_calls, "forget_all", lambda: (cleared.append(len(_SERVED._kinds)), forget_all()))
-    monkeypatch.setattr(type(_SERVED), "LIMIT", 5)
+    monkeypatch.setattr(tensor_calls, "forget_all", noted(forget_all, lambda: cleared.append(len(SERVED._kinds))))
+    monkeypatch.setattr(type(SERVED), "LIMIT", 5)
     cache, x = torch.randint(-3, 4, (N, K)).float(), torch.randint(-3, 4, (3, K)).float()
     for n in range(1, 13):
         for _ in range(2):
             assert torch.equal(linear(x, cache[:n]), F.linear(x, cache[:n]))
-            assert len(_SERVED._kinds) <= 5
+            assert len(SERVED._kinds) <= 5
     assert cleared == [5, 5], "the launcher forgets with it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
-F = torch.nn.functional if torch else None
+F: Any = torch.nn.functional if torch else None
 
 N, K = 28, 32
 SLOW = {"linear_choice", "matmul_choice", "_chosen"}
@@ -59,7 +60,7 @@ def test_experts_of_one_tensor_are_looked_up_once(served: bool) -> None:
     x = integers(3, K)
     linear(x, experts[0])
     for index in range(1, 5):
-        out, slow = looked_at(lambda index=index: linear(x, experts[index]))
+        out, slow = looked_at(partial(linear, x, experts[index]))
         assert torch.equal(out, F.linear(x, experts[index]))
         assert slow == set()
 
@@ -80,12 +81,12 @@ def test_a_kernel_is_chosen_for_each_way_in_which_weights_lie() -> None:
 def test_weights_that_are_no_plain_tensors_have_nothing_of_their_kind() -> None:
     from tirgemm.torch import linear
 
-    class Doubled(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            plain = [arg.as_subclass(torch.Tensor) if isinstance(arg, Doubled) else arg for arg in args]
-            return 2 * func(*plain, **(kwargs or {}))
+    def torch_function(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        plain = [arg.as_subclass(torch.Tensor) if isinstance(arg, cls) else arg for arg in args]
+        return 2 * func(*plain, **(kwargs or {}))
 
+    Doubled: Any = type("Doubled", (torch.Tensor,), {"__torch_function__": classmethod(torch_function)})
     x, weight = integers(3, K), integers(N, K)
     wanted = linear(x, weight)
     assert torch.equal(linear(x, weight.as_subclass(Doubled)), 2 * wanted)
@@ -139,7 +140,7 @@ def test_products_are_looked_up_once(name: str) -> None:
     matmul(a, b)
     for factor in (1, 2):
         left, right = factor * a, b[:] if b.dim() == 2 else b.clone()
-        out, slow = looked_at(lambda left=left, right=right: matmul(left, right))
+        out, slow = looked_at(partial(matmul, left, right))
         assert torch.equal(out, torch.matmul(left, right))
         assert out.shape == torch.matmul(a, b).shape
         assert slow == set()

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
+from tests.noted_calls import noted
 from tests.torch.restored_table import restored_table
 from tirgemm.errors import CallTypeError
 from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*(nested tensors|torch.jit).*")]
-F = torch.nn.functional if torch else None
+F: Any = torch.nn.functional if torch else None
 
 N, K = 29, 31
 
@@ -36,7 +37,7 @@ def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each call of ``F.linear``."""
     seen: list[int] = []
     real = F.linear
-    monkeypatch.setattr(F, "linear", lambda x, *more: (seen.append(len(x)), real(x, *more))[1])
+    monkeypatch.setattr(F, "linear", noted(real, lambda x, *_: seen.append(len(x))))
     return seen
 
 

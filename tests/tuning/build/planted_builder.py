@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+
+from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm
@@ -43,3 +47,9 @@ def build(gemm, config, device):
 
 def config(what: str) -> Config:
     return Config("planted", (("what", what),))
+
+
+def answer(build: Future[Any]) -> tuple[str, str, str, int]:
+    """What the builder returned: what the config says, the GEMM, the device's model and the process."""
+    returned: tuple[str, str, str, int] = build.result(PATIENCE_S)
+    return returned

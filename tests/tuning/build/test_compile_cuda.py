@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def test_a_toolkit_serves_where_the_wheels_are_absent(tmp_path: Path, monkeypatc
     (include / "cccl" / "cuda" / "std").mkdir(parents=True)
     (include / "cuda_fp16.h").touch()
     monkeypatch.setenv("CUDA_PATH", str(tmp_path))
-    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     nvrtc.include_folders.cache_clear()
     try:
         assert nvrtc.include_folders() == (str(include), str(include / "cccl"))

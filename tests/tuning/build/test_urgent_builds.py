@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
-from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, config
+from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, answer, config
 from tests.tuning.test_tune import tuning
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -44,7 +44,7 @@ def test_an_urgent_build_goes_before_all_that_was_asked_for_earlier(tmp_path: Pa
         later = [pool.submit(GEMM, config(f"later {number}")) for number in range(3)]
         urgent = pool.submit(GEMM, config("urgent"), urgent=True)
         for future in (*later, urgent):
-            future.add_done_callback(lambda done: ended.append(done.result()[0]))
+            future.add_done_callback(lambda done: ended.append(answer(done)[0]))
         until(first.running)
         (tmp_path / "gate").touch()
         until(lambda: len(ended) == 4)
@@ -63,7 +63,7 @@ def test_urgent_builds_leave_others_a_turn(tmp_path: Path, locks: Path) -> None:
                 answering.submit(GEMM, config(f"urgent {number}"), urgent=True) for number in range(3 * URGENT_IN_A_ROW)
             ]
             for future in (*asked, *urgent):
-                future.add_done_callback(lambda done: ended.append(done.result()[0]))
+                future.add_done_callback(lambda done: ended.append(answer(done)[0]))
             (tmp_path / "gate").touch()
             until(lambda: len(ended) == len(asked) + len(urgent))
     finally:
@@ -93,7 +93,7 @@ def test_a_process_that_nothing_is_asked_of_rehearses_a_build(
         processes.warm()
         until(built.exists)
         with BuildPool(gpu, processes) as pool:
-            process = pool.submit(GEMM, config("asked")).result(PATIENCE_S)[3]
+            process = answer(pool.submit(GEMM, config("asked")))[3]
         rehearsed, asked = built.read_text().splitlines()
         assert rehearsed == f"{process} {REHEARSED_GEMM} sm_90a"
         assert asked == f"{process} {GEMM} sm_90a"

@@ -143,7 +143,8 @@ def test_no_other_cut_is_better(table: list[dict[Config, int]], most: int) -> No
     segments = partition(measured, (SMALL, MIDDLE, LARGE), tolerance=0.03, most=most)
     assert [segment.first for segment in segments] == [0, *(segment.last + 1 for segment in segments[:-1])]
     assert segments[-1].last == len(measured) - 1
-    assert (len(segments), _excess(measured, segments)) == (count, pytest.approx(excess))
+    assert len(segments) == count
+    assert _excess(measured, segments) == pytest.approx(excess)
 
 
 def _excess(measured: list[dict[Config, Loss]], segments: Iterable[Segment]) -> float:

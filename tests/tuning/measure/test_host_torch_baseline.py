@@ -7,6 +7,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -144,7 +145,7 @@ def test_every_way_computes_the_problem(text: str, calls: list[str]) -> None:
     for index, way in enumerate(baseline.ways):
         operands = Operands(gemm, index)
         (call,) = baseline.chosen({"chosen": index}, [operands.views])
-        returned = call()
+        returned: Any = call()
         actual = operands.value("d") if returned is None else returned.double().numpy()
         assert np.allclose(actual, operands.expected, rtol=4 * unit, atol=4 * unit), way.call
 
@@ -176,7 +177,8 @@ def made_of(*taking_us: float) -> tuple[HostTorchBaseline, Callable[[Iterator[An
     """A baseline of ways whose calls are said to take so long, how to time them, and which of them were called."""
     baseline = HostTorchBaseline(GEMM, 1, nothing)
     called: list[int] = []
-    baseline.ways = [TorchCall(f"way {i}", 1, lambda _, i=i: lambda: called.append(i)) for i in range(len(taking_us))]
+    ways = range(len(taking_us))
+    baseline.ways = [TorchCall(f"way {i}", 1, partial(lambda way, _: partial(called.append, way), i)) for i in ways]
 
     def block_of(calls: Iterator[Any]) -> SampleBlock:
         def block() -> list[float]:
@@ -320,6 +322,6 @@ def test_the_measuring_process_imports_it_when_it_is_asked_for_and_not_before(tm
 
 def torch_libraries(measurer: Measurer) -> set[str]:
     """The libraries of PyTorch that the measuring process has loaded."""
-    assert measurer._child is not None
-    lines = Path(f"/proc/{measurer._child.pid}/maps").read_text().splitlines()
+    child: Any = measurer._child
+    lines = Path(f"/proc/{child.pid}/maps").read_text().splitlines()
     return {name for line in lines if (name := Path(line.split()[-1]).name).startswith("libtorch")}

@@ -30,12 +30,13 @@ from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled, InvalidDevice, InvalidRequest, UntrustedArtifact
 from tirgemm.expr import M, ceildiv
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child
 from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
 from verification.service.processes import alive
 
@@ -128,7 +129,7 @@ def measurer(locks: Path) -> Iterator[Measurer]:
 
 
 def child_of(measurer: Measurer) -> int:
-    assert measurer._child is not None
+    assert isinstance(measurer._child, ChildProcess)
     return measurer._child.pid
 
 
@@ -214,7 +215,7 @@ def test_a_package_of_a_stranger_is_refused(measurer: Measurer, package: Package
 @pytest.mark.timing
 @pytest.mark.parametrize("regime", ["sustained", "isolated"])
 def test_a_kernel_that_waits_is_seen_to_be_slower_beside_opponents(
-    measurer: Measurer, package: Packages, regime: str
+    measurer: Measurer, package: Packages, regime: Regime
 ) -> None:
     options = RaceOptions(regime, 6, 0.05, swap=True)
     actual = measurer.time(package("SLOW"), options, against={"default": package("RIGHT")}, baselines=("numpy_f32",))
@@ -245,7 +246,7 @@ def test_reading_alone_has_a_bandwidth(measurer: Measurer) -> None:
 def test_what_cannot_be_asked_is_refused(measurer: Measurer, package: Packages) -> None:
     right = package("RIGHT")
     with pytest.raises(InvalidRequest, match="regime is 'warm'"):
-        measurer.time(right, RaceOptions("warm"))
+        measurer.time(right, RaceOptions(cast(Any, "warm")))
     with pytest.raises(InvalidRequest, match="'cublas' is unknown on cpu; it must be one of numpy_f32"):
         measurer.time(right, RaceOptions("sustained"), baselines=("cublas",))
     with pytest.raises(InvalidRequest, match="min_samples is 0"):
@@ -324,12 +325,15 @@ def test_a_process_that_does_not_start_is_no_matter_until_it_is_needed(package: 
 def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> None:
     made = child._Process(cast(Any, SimpleNamespace(alive=lambda: None)))
     lock = DeviceLock(DEVICE.lock_key, tmp_path)
+
+    def ahead() -> list[Any]:
+        return [] if made._session is None else [made._session]
+
     with lock:
         made.open_ahead(DEVICE, tmp_path)
-        assert made._session is None
+        assert not ahead()
     made.open_ahead(Device.from_json(json.loads(json.dumps(DEVICE.to_json()))), tmp_path)
-    session = made._session
-    assert session is not None
+    (session,) = ahead()
     assert made._open(DEVICE) is session, "the first request finds it"
     lock.acquire(timeout_s=0)  # which was given back
     lock.release()

@@ -143,7 +143,7 @@ def test_the_numpy_baseline_computes_the_problem(text: str) -> None:
     arrays = {}
     shapes = {tensor.name: tensor.shape for tensor in tensor_args(gemm)}
     for name in (*gemm.inputs, "d"):
-        shape = shapes[name]
+        shape = [int(str(size)) for size in shapes[name]]
         dtype = gemm.dtype if name in "ab" else gemm.out
         arrays[name] = encode(rng.standard_normal(shape, dtype=np.float32), dtype)
     numpy_baseline(gemm)(**arrays)

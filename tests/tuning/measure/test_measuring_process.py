@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +104,13 @@ def test_a_device_that_cannot_be_opened_is_unusable_until_a_new_process_opens_it
         return started[-1]
 
     with Measurer(DEVICE, Signer.generate().public, lock_dir=tmp_path, start=start) as measurer:
-        assert not measurer.unusable
+        unusable = partial(getattr, measurer, "unusable")
+        assert not unusable()
         with pytest.raises(DeviceUnavailable):
             measurer.verify(b"")
-        assert measurer.unusable
+        assert unusable()
         measurer.require_usable()
-        assert not measurer.unusable
+        assert not unusable()
     assert [each.asked for each in started] == [1, 1]
 
 

@@ -38,7 +38,7 @@ class MadeUp:
         error = self.fails(set(names), len(self.runs))
         if error is not None:
             raise error
-        others = {name: (self.us[data.decode()],) * 4 for name, data in against.items()}
+        others: dict[str, tuple[float, ...]] = {name: (self.us[data.decode()],) * 4 for name, data in against.items()}
         beside = {name: (self.us[name],) * 4 for name in baselines}
         conditions = {"swapped": options.swap, "throttled": ["power_cap"] if options.swap else []}
         return SampleSet((self.us[names[0]],) * 4, options.reason, others | beside, conditions)

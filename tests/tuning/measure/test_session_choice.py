@@ -179,7 +179,8 @@ def test_the_spin_outlasts_the_queueing_of_slow_hosts_within_a_limit(gpu: FakeGp
 def test_a_call_that_takes_long_is_its_own_sample(gpu: FakeGpu, us: float, graphs: int, samples: int) -> None:
     """Two calls say so; there is no graph, no warm call and none that does not count."""
     baseline = FakeBaseline(gpu, [us])
-    session, kept = session_on(gpu), []
+    session = session_on(gpu)
+    kept: list[Any] = []
     candidate = baseline.candidates([])[0]
     contender = cuda_session._contender(baseline.context, candidate, range(SETS))
     block, launches = session._block(contender, "sustained", None, kept)

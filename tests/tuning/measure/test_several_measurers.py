@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from tirgemm.errors import Cancelled, DeviceUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.measure.measurer import Measurer
 from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import SampleSet, Status
 from tirgemm.tuning.tune import Tuning
@@ -26,7 +28,7 @@ TRIALS = 12
 
 def helped(bench: FakeBench, helper: FakeMeasurer) -> FakeBench:
     """The bench, with the measuring process of another device beside its own."""
-    bench.helpers = lambda: [helper]
+    bench.helpers = lambda: [cast(Measurer, helper)]
     return bench
 
 

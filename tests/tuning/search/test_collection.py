@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,13 +58,14 @@ def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text
 def test_the_fastest_recorded_configs_are_collected_again_as_far_as_they_are_valid(tmp_path: Path) -> None:
     gemm, here = Gemm.parse("1024x4096x512:f16:nt"), H200.with_(environment=(("driver", "580"), ("tvm", "0.27")))
     mma, there = family_named("mma"), elsewhere(here)
+    assert isinstance(mma, WithShortlist)
     one, two, three, four = mma.shortlist(gemm, here, "sustained", 4)
     refused, gone = Config("mma", (("block_m", 7),)), Config("gone", ())
     shipped = measured_on(there, gemm, [(one, 30.0), (refused, 1.0), (gone, 2.0), (two, 10.0), (three, 20.0)])
     with Database.embedded(tmp_path / "data") as database:
         store = LayeredStore(database, ship(tmp_path / "shipped", there, shipped))
         store.put_device(here)
-        of = gemm, here, "sustained", [mma], store
+        of: Any = gemm, here, "sustained", [mma], store
         assert recorded_configs(*of) == [two, three, one]
         assert recorded_configs(*of, count=2) == [two, three]
         # Under this clock everything takes three times as long: the same configs are collected where it is gone on.

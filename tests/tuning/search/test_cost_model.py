@@ -32,8 +32,9 @@ def failed(config: Config, status: Status) -> Candidate:
 
 def rank_correlation(actual: BoostedTrees, configs: list[Config]) -> float:
     """Spearman's, between the scores and the simulated speeds."""
-    ranks = [np.argsort(np.argsort(x)) for x in (actual.scores(configs), [-simulated_us(GEMM, c) for c in configs])]
-    return float(np.corrcoef(*ranks)[0, 1])
+    speeds = [-simulated_us(GEMM, c) for c in configs]
+    one, other = (np.argsort(np.argsort(x)) for x in (actual.scores(configs), speeds))
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def test_it_ranks_unseen_configs_better_than_the_familys_estimate() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.helpers.toy_family import DEVICE, Toy
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning.search.features import features
@@ -80,8 +80,8 @@ def test_knobs_with_names_of_their_own_need_no_tile() -> None:
 
 
 def test_a_block_of_zero_is_the_whole_extent() -> None:
-    blocks = {"tile_m": 14, "vectors": 2, "lanes": 16, "block_m": 64, "block_n": 0, "block_k": 0}
-    rest = {"pack_a": True, "pack_b": True, "unroll": 4, "order": "rows", "threads": 0}
+    blocks: dict[str, Value] = {"tile_m": 14, "vectors": 2, "lanes": 16, "block_m": 64, "block_n": 0, "block_k": 0}
+    rest: dict[str, Value] = {"pack_a": True, "pack_b": True, "unroll": 4, "order": "rows", "threads": 0}
     config = Config("x86", tuple((blocks | rest).items()))
     columns = features(GEMM, config, DEVICE, "sustained", family_named("x86"))
     assert (columns["fill_n"], columns["fill_k"]) == (1.0, 1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tirgemm.config import Knob, Space
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.search.metaschedule_hooks import MutateKnob
@@ -14,8 +16,9 @@ SPACE = Space("toy", (Knob("one", (1,)), Knob("pair", (False, True)), Knob("five
 def mutated(point: Point, times: int, seed: int = 0) -> list[Point]:
     from tvm.s_tir import Schedule
 
-    mutator, trace = MutateKnob(seed), point_schedule(GEMM, SPACE, point).trace
-    actual = []
+    mutator: Any = MutateKnob(seed)
+    trace = point_schedule(GEMM, SPACE, point).trace
+    actual: list[Any] = []
     for _ in range(times):
         schedule = Schedule(search_module(GEMM), seed=1)
         mutator.apply(trace).apply_to_schedule(schedule, remove_postproc=True)
@@ -40,4 +43,5 @@ def test_a_seed_fixes_the_mutations() -> None:
 
 def test_a_space_of_one_point_has_no_mutation() -> None:
     space = Space("toy", (Knob("one", (1,)),))
-    assert MutateKnob(0).apply(point_schedule(GEMM, space, Point("toy", (0,))).trace) is None
+    mutator: Any = MutateKnob(0)
+    assert mutator.apply(point_schedule(GEMM, space, Point("toy", (0,))).trace) is None

@@ -11,7 +11,8 @@ import pytest
 from tirgemm.config import Config
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.search import evolution
-from tirgemm.tuning.search.cost_model import ModelErrors, Scores
+from tirgemm.tuning.search.cost_model import Scores
+from tirgemm.tuning.search.expected_gain import ModelErrors
 
 
 class Uniform:

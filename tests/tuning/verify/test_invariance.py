@@ -33,7 +33,8 @@ Function = Callable[..., object]
 
 def loaded(gemm: Gemm, config: Config) -> Function:
     package = pack(build(gemm, config, CPU).contents(gemm, config, CPU), SIGNER)
-    return load(package, trust=Trust.of(SIGNER.public)).raw
+    function: Function = load(package, trust=Trust.of(SIGNER.public)).raw
+    return function
 
 
 def report(gemm: Gemm, function: Function) -> dict[str, Any]:

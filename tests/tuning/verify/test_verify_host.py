@@ -21,6 +21,7 @@ from tirgemm.tuning.verify import Verification, verify
 from tirgemm.tuning.verify import flow as flow_module
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import GemmTest, exact_plan, layout_of, sizes
+from tirgemm.tuning.verify.result import ComparedElements
 
 Mutation = Callable[[dict[str, Any]], None]
 
@@ -251,7 +252,7 @@ def test_every_mutant_is_caught_without_a_full_comparison(mutate: Mutation) -> N
 
 @pytest.mark.usefixtures("small_limit")
 def test_random_vectors_alone_catch_one_wrong_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostBackend, "compare_random", lambda *_: flow_module.ComparedElements(0))
+    monkeypatch.setattr(HostBackend, "compare_random", lambda *_: ComparedElements(0))
     problems = check(LARGE, one_ulp_wrong)
     assert not problems.passed
     assert problems.tests[-1]["name"] == "exact"
