@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,7 @@ def test_models_agree_with_pytorch_eagerly_and_in_graphs(
     gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU that is not PyTorch's current one, too, it is that GPU which is waited for."""
-    from benchmarks.models import race
-
+    race: Any = importlib.import_module("benchmarks.models.race")
     waited, alternating = set[int](), race.alternating
 
     def alternated(ways: Any, turns: Any, synchronise: Any) -> Any:
