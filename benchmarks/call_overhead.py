@@ -108,7 +108,7 @@ def main() -> int:
     )
     torch.set_grad_enabled(False)
     if device.kind == "cuda":
-        torch.cuda.set_device(device.name)  # which is waited for
+        torch.cuda.set_device(device.name)  # torch.cuda.synchronize waits for the current device
     dtype, place = getattr(torch, DTYPE_NAMES[gemm.dtype]), device.name
     a = torch.randn(gemm.m_max, gemm.k, dtype=dtype, device=place)
     plain = torch.nn.Linear(gemm.k, gemm.n, bias=False, dtype=dtype, device=place)

@@ -266,16 +266,16 @@ def _defaults(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _same_kernels(document: dict[str, Any]) -> Iterator[str]:
-    """A row of the default's very config is the default: the same samples, a ratio of exactly 1. Where they are of
-    different runs it is that of its own."""
+    """A row of the default's very config is the default: the same samples, a ratio of exactly 1. One that was raced at
+    another time (``conditions.at``) than the default's row is compared with the default that was raced beside it."""
     defaults = _defaults(document)
     for row in document["rows"]:
         other = defaults.get(row["gemm"], row)
         if row is other or row["status"] != "measured" or row["config_hash"] != other["config_hash"]:
             continue
         own, at = row["baselines"].get("default", {}), row.get("conditions", {}).get("at")
-        of_one_run = at is None or at == other.get("conditions", {}).get("at")
-        default_us = other["samples_us"] if of_one_run else own.get("samples_us")
+        raced_together = at is None or at == other.get("conditions", {}).get("at")
+        default_us = other["samples_us"] if raced_together else own.get("samples_us")
         if row["samples_us"] != default_us or own.get("ratio") != 1:
             yield (
                 f"{row['gemm']}, {row['variant']}: it is the default's config, but not "

@@ -280,7 +280,7 @@ def main(
     }
     document = _document(options, about)
     deadline = time.monotonic() + options.limit if options.limit is not None else None
-    # What is waited for and captured on is the current device.
+    # torch.cuda.synchronize and the capture of graphs use the current device.
     current = torch.cuda.device(device.name) if device.kind == "cuda" else nullcontext()
     with torch.no_grad(), current:
         pin(torch)

@@ -26,7 +26,7 @@ from tests.helpers.artifact_samples import (
     rows_binary,
     rows_launch,
 )
-from tests.told_timings import timing_of
+from tests.present_timings import timing_of
 from tirgemm.artifact import Signer, Trust, load, read
 from tirgemm.artifact import package as packages
 from tirgemm.errors import ArtifactError, CorruptArtifact, IncompatibleArtifact, InvalidRequest, UntrustedArtifact

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.artifact_samples import cpu
 from tests.helpers.fake_workbench import FakeBench, hashed_us
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tirgemm import Config, Gemm
 from tirgemm.bench import suite_run
 from tirgemm.bench.results import ResultsFile, Row, environment
@@ -97,7 +97,7 @@ def test_a_second_search_draws_with_another_seed_and_is_raced_beside_the_first(
     seeds: list[int] = []
 
     def recorded(gemm: Gemm) -> Any:
-        return noted(tuning_class(gemm), lambda *_, seed, **_named: seeds.append(seed))
+        return observed(tuning_class(gemm), lambda *_, seed, **_named: seeds.append(seed))
 
     monkeypatch.setattr(suite_run, "tuning_class", recorded)
     bench = FakeBench()

@@ -12,7 +12,7 @@ from benchmarks import check
 from benchmarks.history import History
 from benchmarks.models import document as models
 from tests.helpers.sample_source import SampleSource
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tirgemm.bench import results
 from tirgemm.bench.results import load, write
 from tirgemm.errors import InvalidRequest
@@ -145,7 +145,7 @@ def test_rebuilt_kernels_have_a_column_of_their_own(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(tirgemm, "DependentKernels", RebuiltKernels, raising=False)
     served: list[Any] = []
     add = DEPENDENT_TABLE.add
-    monkeypatch.setattr(DEPENDENT_TABLE, "add", noted(add, served.append))
+    monkeypatch.setattr(DEPENDENT_TABLE, "add", observed(add, served.append))
     source = SampleSource()
     assert race(tmp_path, "--models", MODELS[0], "--variants", "tirgemm_pdl", source=source) == 0
     rows = rows_of(tmp_path / models.FILE)

@@ -176,9 +176,8 @@ def test_the_check_finds_a_row_of_the_default_s_config_that_is_not_the_default(
     document = json.loads(results.path.read_text())
     for entry in document["rows"]:
         if entry["variant"] == "tuned":
-            entry["conditions"]["at"] = (
-                "2026-11-29T18:00:00+00:00"  # another run, of which each row has its own default
-            )
+            # Raced at another time, when each row had a default of its own.
+            entry["conditions"]["at"] = "2026-11-29T18:00:00+00:00"
     slower, foreign = document["rows"][-2:]
     slower["samples_us"] = slower["baselines"]["default"]["samples_us"] = [20.0, 22.0, 26.0]
     foreign["baselines"]["default"] = slower["baselines"]["default"]

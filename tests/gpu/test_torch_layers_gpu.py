@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 
 torch = pytest.importorskip("torch", reason="the GPU tests of the layers call with PyTorch tensors")
 
@@ -73,7 +73,7 @@ def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The shapes of the inputs whose ``F.linear`` PyTorch has computed."""
     shapes: list[Any] = []
     real = F.linear
-    monkeypatch.setattr(F, "linear", noted(real, lambda x, *_: shapes.append(tuple(x.shape))))
+    monkeypatch.setattr(F, "linear", observed(real, lambda x, *_: shapes.append(tuple(x.shape))))
     return shapes
 
 

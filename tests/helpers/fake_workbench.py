@@ -165,7 +165,7 @@ class FakeMeasurer:
 
 @lru_cache(maxsize=1024)
 def _manifest(package: bytes, key: str) -> Manifest:
-    """Read once: a run is told of the same package many times."""
+    """Read once: a run asks for the same package many times."""
     return read(package, Trust.of(key)).manifest
 
 

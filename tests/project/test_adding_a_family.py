@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.newcomer.pages import Block, blocks
-from tests.told_timings import search_of, timing_of
+from tests.present_timings import search_of, timing_of
 from tirgemm.artifact import Trust, read
 
 ROOT = Path(__file__).resolve().parents[2]

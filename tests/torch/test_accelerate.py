@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.sample_source import SampleSource
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.restored_table import restored_table
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest
@@ -82,7 +82,7 @@ def test_kernels_compute_what_the_report_says(monkeypatch: pytest.MonkeyPatch) -
     accelerated(made, SampleSource(stored=[WIDE, NARROW]))
     calls: list[tuple[int, ...]] = []
     real = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", noted(real, lambda x, *_: calls.append(x.shape)))
+    monkeypatch.setattr(torch.nn.functional, "linear", observed(real, lambda x, *_: calls.append(x.shape)))
     made(rows(5))
     made(rows(64))
     assert calls == []
@@ -232,7 +232,7 @@ def test_tied_weights_hooks_and_modules_that_occur_twice_stay() -> None:
     made["head"].weight = made["embedding"].weight
     made["again"] = made["head"]
     seen: list[str] = []
-    hook = noted(lambda _module, _given, result: 2 * result, lambda *_: seen.append("hook"))
+    hook = observed(lambda _module, _given, result: 2 * result, lambda *_: seen.append("hook"))
     made["head"].register_forward_hook(hook)
     x = rows()
     wanted = made["head"](x)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.sample_source import SampleSource
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
 from tirgemm.errors import InvalidRequest, MissingExtra
@@ -37,7 +37,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     wrapped: list[Any] = []
     monkeypatch.setattr(conversion, "dependent_launch_refusal", lambda _device: "")
-    monkeypatch.setattr(tirgemm, "DependentKernels", noted(lambda inner: inner, wrapped.append), raising=False)
+    monkeypatch.setattr(tirgemm, "DependentKernels", observed(lambda inner: inner, wrapped.append), raising=False)
     return wrapped
 
 

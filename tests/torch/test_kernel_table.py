@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, certified, cpu, kernel
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load
@@ -159,7 +159,7 @@ def test_a_call_without_a_kernel_is_looked_at_once_until_one_comes(monkeypatch: 
     from tirgemm.torch import linear, linear_call
 
     looked, ran, real = [], [], linear_call.linear_choice
-    monkeypatch.setattr(linear_call, "linear_choice", noted(real, lambda x, *_: looked.append(x.shape[0])))
+    monkeypatch.setattr(linear_call, "linear_choice", observed(real, lambda x, *_: looked.append(x.shape[0])))
     memory, weight = torch.randn(16 * 19 + 4), torch.randn(11, 19)
     aligned = memory[-memory.data_ptr() % 16 // 4 :]
     odd, x = aligned[1 : 1 + 8 * 19].view(8, 19), aligned[: 7 * 19].view(7, 19)
@@ -178,7 +178,7 @@ def test_an_x_that_no_kernel_reads_is_looked_at_once_and_puts_out_none_that_has_
     from tirgemm.torch import linear, linear_call
 
     looked, ran, real = [], [], linear_call.linear_choice
-    monkeypatch.setattr(linear_call, "linear_choice", noted(real, lambda x, *_: looked.append(x)))
+    monkeypatch.setattr(linear_call, "linear_choice", observed(real, lambda x, *_: looked.append(x)))
     weight, memory = torch.randn(11, 19), torch.randn(7, 2 * 20)
     dense, sliced = torch.randn(7, 19), memory[:, :19]
     others = [sliced, memory[:, :38:2], torch.randn(19, 7).t(), torch.randn(0, 19), torch.randn(2, 7, 19)[:, ::2]]
@@ -200,7 +200,7 @@ def test_where_autocast_is_on_a_layer_is_pytorchs_at_once(monkeypatch: pytest.Mo
     from tirgemm.torch import linear, linear_call
 
     looked, real = [], linear_call.linear_choice
-    monkeypatch.setattr(linear_call, "linear_choice", noted(real, lambda x, *_: looked.append(x)))
+    monkeypatch.setattr(linear_call, "linear_choice", observed(real, lambda x, *_: looked.append(x)))
     x, weight = torch.randn(7, 19), torch.randn(11, 19)
     with restored_table() as table, torch.autocast("cpu", dtype=torch.bfloat16):
         table.add(kernel(Gemm(7, 11, 19, "f32", "nt")))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -473,7 +473,7 @@ def test_what_was_served_is_known_by_its_weight_and_goes_with_it(
     from tirgemm.torch.served_calls import SERVED
 
     forget, forgotten = tensor_calls.forget, set[int]()
-    monkeypatch.setattr(tensor_calls, "forget", noted(forget, forgotten.add))
+    monkeypatch.setattr(tensor_calls, "forget", observed(forget, forgotten.add))
     x, kinds = integers(5, K), len(SERVED._kinds)
     for _ in range(3):  # whose ids may be the same
         weight, bias = torch.nn.Parameter(integers(N, K)), torch.nn.Parameter(integers(N))

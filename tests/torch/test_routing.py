@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.artifact_samples import kernel
 from tests.helpers.sample_source import SampleSource
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.built_kernels import BuiltKernels
 from tests.waiting import until
 from tirgemm.detect import device as detect_device
@@ -252,7 +252,7 @@ def test_operands_are_copied_only_for_a_kernel_that_is_there(monkeypatch: pytest
 
     copied: list[tuple[int, ...]] = []
     contiguous = torch.Tensor.contiguous
-    monkeypatch.setattr(torch.Tensor, "contiguous", noted(contiguous, lambda x: copied.append(tuple(x.shape))))
+    monkeypatch.setattr(torch.Tensor, "contiguous", observed(contiguous, lambda x: copied.append(tuple(x.shape))))
     a, b, c = integers(3, 1, 11).expand(3, 4, 11), integers(3, 11, 5), integers(3, 4, 1).expand(3, 4, 5)
     wanted = torch.baddbmm(c, a, b, alpha=2)
     text = "4x5x11:f32:nn:batch=3:alpha:beta"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.artifact_samples import TRUST, packed_set
 from tests.helpers.sample_source import SampleSource
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.restored_table import restored_table
 from tests.torch.watched_kernel import watch
 from tirgemm.artifact import Kernel, load
@@ -48,7 +48,7 @@ def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of the inputs whose ``F.linear`` PyTorch has computed."""
     seen: list[int] = []
     real = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", noted(real, lambda x, *_: seen.append(len(x))))
+    monkeypatch.setattr(torch.nn.functional, "linear", observed(real, lambda x, *_: seen.append(len(x))))
     return seen
 
 

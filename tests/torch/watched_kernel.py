@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tirgemm.artifact import Kernel, tensor_calls
 
 
@@ -21,9 +21,9 @@ def watch(kernel: Kernel, note: Callable[[Any], object], monkeypatch: pytest.Mon
 
     def call_new(functions: Any, *how: Any, **more: Any) -> Any:
         made = new(functions, *how, **more)
-        return noted(made, told) if made is not None and functions is kernel.functions else made
+        return observed(made, told) if made is not None and functions is kernel.functions else made
 
-    kernel.raw = noted(real, told)
+    kernel.raw = observed(real, told)
     monkeypatch.setattr(tensor_calls, "call_new", call_new)
     return kernel
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.artifact_samples import CONFIG, cpu
 from tests.helpers.fake_workbench import FakeBench
-from tests.told_timings import search_of
+from tests.present_timings import search_of
 from tirgemm import Budget, Gemm
 from tirgemm.families import family_named
 from tirgemm.timings import ConfigOrigin, SearchSummary, Timings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, gpu_bench
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.waiting import PATIENCE_S
 from tirgemm import Budget, Gemm
 from tirgemm.config import Config
@@ -138,7 +138,7 @@ def test_proposals_that_take_long_are_waited_for_in_silence(bench: FakeBench, mo
     asked(monkeypatch, lambda _: go_on.wait(PATIENCE_S))
     searching = tuning(bench)
     look = searching.raise_if_cancelled
-    monkeypatch.setattr(searching, "raise_if_cancelled", noted(look, lambda: looks.append(0)))
+    monkeypatch.setattr(searching, "raise_if_cancelled", observed(look, lambda: looks.append(0)))
     waited: list[int] = []
 
     def wait(futures: Any, timeout: float | None = None) -> Any:

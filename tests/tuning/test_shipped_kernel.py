@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.fake_workbench import CPU, FakeBench, hashed_us
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
-from tests.told_timings import shipped_of, timing_of
+from tests.present_timings import shipped_of, timing_of
 from tirgemm import Budget, Config, Gemm
 from tirgemm.device import Device
 from tirgemm.errors import Cancelled

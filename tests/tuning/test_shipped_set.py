@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.fake_workbench import CPU, FakeBench
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
-from tests.told_timings import search_of, shipped_of
+from tests.present_timings import search_of, shipped_of
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read
 from tirgemm.device import Device

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, hashed_us
-from tests.told_timings import timing_of
+from tests.present_timings import timing_of
 from tests.tuning.test_tune import GEMM, REGIME, candidates, default, tuning
 from tirgemm import Config, Gemm
 from tirgemm.errors import Cancelled, Interrupted

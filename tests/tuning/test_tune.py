@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, Timed, hashed_us
-from tests.told_timings import timing_of
+from tests.present_timings import timing_of
 from tests.tuning.build.heard_builds import HeardBuilds
 from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Trust, read

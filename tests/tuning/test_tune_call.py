@@ -13,7 +13,7 @@ import pytest
 import tirgemm
 from tests.helpers.artifact_samples import operands
 from tests.helpers.loadable_bench import LoadableBench
-from tests.told_timings import timing_of
+from tests.present_timings import timing_of
 from tirgemm import Budget, Gemm
 from tirgemm.artifact import Kernel, Signer, Trust
 from tirgemm.errors import InvalidRequest, StoreError, Unsupported, UntrustedArtifact

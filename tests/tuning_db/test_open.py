@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,10 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None
 def test_a_disk_that_turns_read_only_is_said_and_may_turn_back(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "data"
     with Database.embedded(folder) as database, ExitStack() as stack:
-        writable = partial(getattr, database, "writable")
+
+        def writable() -> bool:
+            return database.writable
+
         SqlStore(database).put_device(DEVICE)
         # Connections that are open find that they cannot write, new ones beside another's that they may not; where
         # there is no other, what they share cannot be made.

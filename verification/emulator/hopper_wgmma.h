@@ -59,7 +59,7 @@ void multiply(Block& block, int warpgroup, int until) {
     Sums& sums = group.sums[m.sums];
     read_operand(block, m.a, m.across_a, m.bf16, 64, a);
     read_operand(block, m.b, m.across_b, m.bf16, m.n, b);
-    const int columns = m.n;
+    const int columns = m.n;  // that no store below may change it lets the compiler use vectors
     float* values = sums.values.data();
     if (!m.adds) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
     for (int row = 0; row < 64; row++)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.restored_table import restored_table
 from tirgemm.gemm import Gemm
 
@@ -110,7 +110,7 @@ def test_weights_of_ever_other_shapes_are_kept_up_to_a_limit(monkeypatch: pytest
     SERVED.clear()
     cleared: list[int] = []
     forget_all = tensor_calls.forget_all
-    monkeypatch.setattr(tensor_calls, "forget_all", noted(forget_all, lambda: cleared.append(len(SERVED._kinds))))
+    monkeypatch.setattr(tensor_calls, "forget_all", observed(forget_all, lambda: cleared.append(len(SERVED._kinds))))
     monkeypatch.setattr(type(SERVED), "LIMIT", 5)
     cache, x = torch.randint(-3, 4, (N, K)).float(), torch.randint(-3, 4, (3, K)).float()
     for n in range(1, 13):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.artifact_samples import kernel
-from tests.noted_calls import noted
+from tests.observed_calls import observed
 from tests.torch.restored_table import restored_table
 from tirgemm.errors import CallTypeError
 from tirgemm.gemm import Gemm
@@ -37,7 +37,7 @@ def by_pytorch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each call of ``F.linear``."""
     seen: list[int] = []
     real = F.linear
-    monkeypatch.setattr(F, "linear", noted(real, lambda x, *_: seen.append(len(x))))
+    monkeypatch.setattr(F, "linear", observed(real, lambda x, *_: seen.append(len(x))))
     return seen
 
 

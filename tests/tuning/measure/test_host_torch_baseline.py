@@ -178,7 +178,11 @@ def made_of(*taking_us: float) -> tuple[HostTorchBaseline, Callable[[Iterator[An
     baseline = HostTorchBaseline(GEMM, 1, nothing)
     called: list[int] = []
     ways = range(len(taking_us))
-    baseline.ways = [TorchCall(f"way {i}", 1, partial(lambda way, _: partial(called.append, way), i)) for i in ways]
+
+    def prepared(way: int, _operands: object) -> Callable[[], object]:
+        return partial(called.append, way)
+
+    baseline.ways = [TorchCall(f"way {i}", 1, partial(prepared, i)) for i in ways]
 
     def block_of(calls: Iterator[Any]) -> SampleBlock:
         def block() -> list[float]:

@@ -16,11 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tirgemm.artifact import Signer
+from tirgemm.detect import device as detect
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
+from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable, numpy_baseline
 from tirgemm.tuning.measure.conditions import CACHE_VARIABLE, host_conditions, last_level_cache_bytes, timed_cache_bytes
 
@@ -122,6 +125,8 @@ def test_a_variable_says_how_large_a_cache_timing_assumes(monkeypatch: pytest.Mo
             InvalidRequest, match=f"{CACHE_VARIABLE} is '.*'; it must be a number of MiB from 1 to 16384"
         ):
             timed_cache_bytes()
+        with pytest.raises(InvalidRequest, match=CACHE_VARIABLE):
+            Measurer(detect("cpu"), Signer.generate().public)
 
 
 def test_conditions_name_the_load_and_the_mean_clock(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,10 @@ def test_a_device_that_cannot_be_opened_is_unusable_until_a_new_process_opens_it
         return started[-1]
 
     with Measurer(DEVICE, Signer.generate().public, lock_dir=tmp_path, start=start) as measurer:
-        unusable = partial(getattr, measurer, "unusable")
+
+        def unusable() -> bool:
+            return measurer.unusable
+
         assert not unusable()
         with pytest.raises(DeviceUnavailable):
             measurer.verify(b"")

@@ -38,16 +38,17 @@ def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int
 
 
 _Conditions: TypeAlias = "tuple[IrExpr, ...]"
-_Location: TypeAlias = "tuple[Any, Op, int, IrExpr]"
+_Access: TypeAlias = "tuple[Any, Op, int, IrExpr]"
 """What equal accesses have in common: buffer, operation, width and address."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """The condition of one value of a choice, and what the choice reads to evaluate it: under which guards."""
+    """The condition of one value of a choice. ``condition_reads``: what is accessed to evaluate it, and each time under
+    which guards."""
 
     condition: IrExpr
-    read_anyway: Mapping[_Location, Sequence[_Conditions]]
+    condition_reads: Mapping[_Access, Sequence[_Conditions]]
 
 
 class _Walker(Values):
@@ -62,7 +63,7 @@ class _Walker(Values):
         self.provenance = Provenance()
         self.descriptors: dict[Any, str] = {}
         self.guards: list[_Guard] = []
-        self.places: list[tuple[_Location, _Conditions]] = []
+        self.accesses: list[tuple[_Access, _Conditions]] = []
         self.out: list[Statement] = []
         self.count = self.loops = 0
 
@@ -231,14 +232,14 @@ class _Walker(Values):
 
     def either(self, condition: Any, then: Any, otherwise: Any) -> None:
         """The condition of a choice, and both values, each under it."""
-        first = len(self.places)
+        first = len(self.accesses)
         self.loads(condition)
-        read_anyway: dict[_Location, list[_Conditions]] = {}
-        for place, guards in self.places[first:]:
-            read_anyway.setdefault(place, []).append(guards)
+        condition_reads: dict[_Access, list[_Conditions]] = {}
+        for access, guards in self.accesses[first:]:
+            condition_reads.setdefault(access, []).append(guards)
         holds = self.integer(condition)
         for value, guard in ((then, holds), (otherwise, make("not", holds))):
-            self.guards.append(_Guard(guard, read_anyway))
+            self.guards.append(_Guard(guard, condition_reads))
             self.loads(value)
             self.guards.pop()
 
@@ -298,22 +299,22 @@ class _Walker(Values):
         self.count += 1
         guards = (*(g.condition for g in self.guards), *more.pop("guards", ()))
         address = under(address, guards)
-        place = (buffer, op, width, address)
-        guards = self.needed(place, guards)
-        self.places.append((place, guards))
+        access = (buffer, op, width, address)
+        guards = self.without_implied(access, guards)
+        self.accesses.append((access, guards))
         owners = more.pop("owners", ())
         name = str(buffer.name) if buffer is not None else ""
         made = Site(self.count, name, "", space, op, width, address, guards, **more)
         self.provenance.touch(made, buffer, owners)
         self.out.append(made)
 
-    def needed(self, place: _Location, guards: _Conditions) -> _Conditions:
-        """``guards`` without choices by data whose condition reads the same: relu loads the parts of its sum for every
-        lane, and those of the value are the same loads."""
+    def without_implied(self, access: _Access, guards: _Conditions) -> _Conditions:
+        """``guards`` but for those by data whose condition makes the same access: relu loads the parts of its sum for
+        every lane, and those of the value are the same loads."""
         for guard in self.guards:
-            for anyway in guard.read_anyway.get(place, ()):
-                if set(anyway) <= set(guards):
-                    guards = tuple(g for g in guards if not g.unknown or g in anyway)
+            for of_condition in guard.condition_reads.get(access, ()):
+                if set(of_condition) <= set(guards):
+                    guards = tuple(g for g in guards if not g.unknown or g in of_condition)
         return guards
 
     def unmodelled(self, name: str, reason: str) -> None:

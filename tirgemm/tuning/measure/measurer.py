@@ -16,6 +16,7 @@ from tirgemm.device import Device
 from tirgemm.errors import AlreadyRunning, Cancelled, DeviceUnavailable, InvalidRequest, MeasurementFailed
 from tirgemm.gemm import Regime, regime_named
 from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE as CUTLASS
+from tirgemm.tuning.measure.conditions import timed_cache_bytes
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.requests import Open, RaceOptions, ReadBandwidth, Request, Time, Verify
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
@@ -116,6 +117,8 @@ class Measurer(Closing):
         self.unusable = False
         """Whether the device could not be opened when it was last asked."""
         device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
+        if device.kind == "cpu":
+            timed_cache_bytes()  # as it refuses a variable that cannot be
 
     def baselines(self) -> tuple[str, ...]:
         """The opponents that can be measured on this device, by the packages that are installed."""

@@ -1,4 +1,4 @@
-"""Members of a kernel's timings that a test relies on: they are None where nobody told of them."""
+"""Optional members of a kernel's timings, asserted to be there."""
 
 from __future__ import annotations
 
