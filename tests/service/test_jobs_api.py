@@ -154,9 +154,12 @@ def test_a_stream_ends_where_the_job_ends_badly(service: Service, ending: str) -
         service.engine.gate.set()
     with service.worker():
         job_id = service.post(headers={"Prefer": "wait=0"}).json()["job"]["id"]
+        cancel = threading.Timer(0.3, lambda: service.http.delete(f"/v1/jobs/{job_id}"))
         if ending == "cancelled":
-            threading.Timer(0.3, lambda: service.http.delete(f"/v1/jobs/{job_id}")).start()
+            cancel.start()
         _, kind, data = read_events(service.http, job_id)[-1]
+        if ending == "cancelled":
+            cancel.join()  # the client is closed behind this test
     assert kind == ending == data["status"]
     if ending == "failed":
         assert data["error"] == "internal_error: the worker failed; its log says why"
