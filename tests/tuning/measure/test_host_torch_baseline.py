@@ -29,7 +29,7 @@ from tirgemm.tuning.measure.baselines.torch_compiled_baseline import compiled_ep
 from tirgemm.tuning.measure.baselines.tuned_baseline import Refused
 from tirgemm.tuning.measure.host_torch_baseline import HostTorchBaseline, TorchCall
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.process.child_rpc import allow_torch, without_torch
+from tirgemm.tuning.process.child_rpc import ChildProcess, allow_torch, without_torch
 from tirgemm.tuning.verify.plan import layout_of, tensor_shape
 
 pytestmark = pytest.mark.torch
@@ -326,6 +326,6 @@ def test_the_measuring_process_imports_it_when_it_is_asked_for_and_not_before(tm
 
 def torch_libraries(measurer: Measurer) -> set[str]:
     """The libraries of PyTorch that the measuring process has loaded."""
-    child: Any = measurer._child
-    lines = Path(f"/proc/{child.pid}/maps").read_text().splitlines()
+    assert isinstance(measurer._child, ChildProcess)
+    lines = Path(f"/proc/{measurer._child.pid}/maps").read_text().splitlines()
     return {name for line in lines if (name := Path(line.split()[-1]).name).startswith("libtorch")}

@@ -333,6 +333,7 @@ def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> 
         made.open_ahead(DEVICE, tmp_path)
         assert not ahead()
     made.open_ahead(Device.from_json(json.loads(json.dumps(DEVICE.to_json()))), tmp_path)
+    assert len(ahead()) == 1
     (session,) = ahead()
     assert made._open(DEVICE) is session, "the first request finds it"
     lock.acquire(timeout_s=0)  # which was given back

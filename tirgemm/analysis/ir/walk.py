@@ -1,9 +1,10 @@
 # ruff: noqa: N802
 # Methods are named for the classes of TVM that they visit.
-"""Extraction of a kernel's memory-access sites from its lowered TIR: the only module here that reads TVM's IR.
+"""Extraction of the memory accesses of a kernel from its lowered TIR: address, width, loops and guards of each.
 
-The function is taken right before code generation, where buffers are flat, vector accesses are Ramps and every
-instruction is a call. What is not known is kept by name, never dropped.
+The input is a PrimFunc right before code generation, where buffers are flat, vector accesses are Ramps and every
+instruction is a call. An access is never dropped: what cannot be analysed of its address or guards becomes an unknown
+symbol there, and an instruction that is not modelled an ``Unknown`` with its name and the reason.
 """
 
 from __future__ import annotations
