@@ -278,7 +278,7 @@ def with_value(value: Any, *path: str) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (with_value(7, "format"), IncompatibleArtifact, "format 7; this tirgemm .* reads up to 6: install a newer one"),
+        (with_value(8, "format"), IncompatibleArtifact, "format 8; this tirgemm .* reads up to 7: install a newer one"),
         (with_value(0, "format"), CorruptArtifact, "format 0 is unknown"),
         (with_value("1", "format"), CorruptArtifact, "format '1' is unknown"),
         (with_value(True, "format"), CorruptArtifact, "format True is unknown"),

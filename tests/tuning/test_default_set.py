@@ -19,9 +19,8 @@ from tirgemm.families.choice import expected_time_us, ranked_defaults
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Range
 from tirgemm.tuning import default_set as default_set_module
-from tirgemm.tuning.default_set import default_parts, default_set
+from tirgemm.tuning.default_set import MOST_DEFAULTS, default_parts, default_set
 from tirgemm.tuning.kernel_set.partition import Loss
-from tirgemm.tuning.kernel_set.segments import MOST_KERNELS
 from tirgemm.tuning.records import Status
 from tirgemm.tuning.records.row_signatures import row_signatures
 from tirgemm.tuning.set_tuning import SetTuning
@@ -42,7 +41,7 @@ from tirgemm.tuning.set_tuning import SetTuning
 def test_parts_follow_one_another_and_their_configs_are_valid(text: str, place: str, least: int) -> None:
     gemm, where = Gemm.parse(text), device(place)
     parts = default_parts(gemm, where, "sustained")
-    assert least <= len(parts) <= MOST_KERNELS
+    assert least <= len(parts) <= MOST_DEFAULTS
     assert parts[0].gemm.m_min == gemm.m_min
     assert parts[-1].gemm.m_max == gemm.m_max
     for before, part in itertools.pairwise(parts):

@@ -117,12 +117,17 @@ def test_between_the_sizes_that_are_compared_kernels_are_raced_while_there_is_ti
 
     monkeypatch.setattr(bench.fake, "time", time)
     monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS)).run()
+    record = tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS)).run()
     compared = compared_sizes(Range(1, 512))
     assert {m for m, _ in raced} <= {*cut_sizes(Range(1, 512))} - {*compared}
     assert all(built == {min(size for size in compared if size > m)} for m, built in raced)
     assert bool(raced) is in_time
     assert bench._ahead == {}, "what was not raced in time is not built"
+    sizes = [Range(1, size) if size > 1 else 1 for size in compared]
+    measured = {one.config for m in sizes for one in bench.store.candidates(RANGE.with_(m=m), HOPPER.key, "sustained")}
+    kernels = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
+    new = [kernel.config for kernel in kernels if kernel.config not in measured]
+    assert bool(new) is in_time, "what was tried nowhere serves only by a race"
 
 
 def test_what_fails_between_two_sizes_is_recorded_so_and_not_tried_at_the_next(

@@ -13,6 +13,7 @@ A set has format 3, ``{"format": 3, "gemm": {...}, "members": [...], "kernel_sha
 but for m: their ranges of m follow one another and are together the problem's. The set's hash is taken over the problem
 and the members' hashes. One with a kernel of format 4 among its members,
 or with more than eight, has format 5, and one with more than 24 format 6: readers of the format before refuse so many.
+A set of which the sources of all kernels lie in one file has format 7, and ``"sources_sha256"``, the hash of that file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tirgemm.launch import Launch, TensorMap, scalar_args, tensor_args
 from tirgemm.status import ROLES, Role
 from tirgemm.timings import Timings
 
-FORMAT = 6
+FORMAT = 7
 """The newest format that is read; each artifact has the oldest one that says what it needs."""
 MAX_KERNELS = 64
 """The most kernels of a set, as the launcher has it (``kMaxMembers``); tuning makes fewer."""
@@ -47,8 +48,8 @@ _FIELDS_OF = {
     2: _MEMBER | {"format", "regime", "role"},
     3: {"format", "gemm", "members", "kernel_sha256", "timings", "regime", "role"},
 }
-_FIELDS_OF |= {4: _FIELDS_OF[2], 5: _FIELDS_OF[3], 6: _FIELDS_OF[3]}
-_SETS = (3, 5, 6)
+_FIELDS_OF |= {4: _FIELDS_OF[2], 5: _FIELDS_OF[3], 6: _FIELDS_OF[3], 7: _FIELDS_OF[3] | {"sources_sha256"}}
+_SETS = (3, 5, 6, 7)
 FORMATS = {"cubin": "kernel.cubin", "so": "kernel.so"}
 # ELF machines: a CUDA artifact holds machine code for the GPU, never its source.
 _EM_CUDA = 190
@@ -106,6 +107,11 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         return self.data
+
+    @property
+    def sources_sha256(self) -> str | None:
+        """The hash of the file that has the sources of all kernels of a set; None where each is a file of its own."""
+        return self.data.get("sources_sha256")
 
     @property
     def kernel_json(self) -> str:
@@ -190,9 +196,10 @@ def joined_certificate(kernel_sha256: str, members: Sequence[dict[str, Any] | No
     return held[-1] | {"kernel_sha256": kernel_sha256, "passed": passed, "tests": tests}
 
 
-def write(contents: Contents | SetContents) -> bytes:
-    """The bytes of a manifest. Raises InvalidRequest for a launch that is not of the gemm, for kernels that are no set
-    of the problem, and for what is not JSON."""
+def write(contents: Contents | SetContents, sources_sha256: str | None = None) -> bytes:
+    """The bytes of a manifest; ``sources_sha256`` is the hash of the file that has the sources of all kernels of a set,
+    if there is one. Raises InvalidRequest for a launch that is not of the gemm, for kernels that are no set of the
+    problem, and for what is not JSON."""
     _check_selection(contents.regime, contents.role, InvalidRequest)
     selected = {"regime": contents.regime, "role": contents.role}
     try:
@@ -203,11 +210,13 @@ def write(contents: Contents | SetContents) -> bytes:
             version = next(number for most, number in _FORMAT_OF_COUNT.items() if len(members) <= most)
             if any(_boxes_vary(member.launch) for member in contents.members):
                 version = max(5, version)
+            joined = {} if sources_sha256 is None else {"sources_sha256": sources_sha256}
             document = {
-                "format": version,
+                "format": 7 if joined else version,
                 "gemm": contents.gemm.to_json(),
                 "members": members,
                 "kernel_sha256": set_sha256(contents.gemm, hashes),
+                **joined,
                 **selected,
                 "timings": contents.timings.to_json(),
             }

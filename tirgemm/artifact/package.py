@@ -3,7 +3,8 @@
 Members are stored, in one order, with one time stamp: the same kernel gives the same bytes. Reading is strict in turn.
 What was read is written again and must come out byte for byte, so that nothing in the file, not even in the ZIP's own
 headers, can differ from what ``pack`` writes; hashes and signature then cover every member. Of a kernel set the binary
-and the sources of each kernel have its number before their names (``0.kernel.so``).
+and the sources of each kernel have its number before their names (``0.kernel.so``). The sources of a large set are one
+member, ``sources.json``: their texts by those names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tirgemm.artifact import manifest as manifests
-from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, check_binary, sha256
+from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, canonical, check_binary, sha256
 from tirgemm.artifact.regular_file import read_regular
 from tirgemm.artifact.revocations import KnownRevocations
 from tirgemm.artifact.sign import decode, encode, public_bytes
@@ -32,7 +33,10 @@ MAX_BYTES = 256 << 20
 # As many as the largest set of kernels has, with four sources each, and more.
 MAX_MEMBERS = 384
 MAX_MANIFEST_BYTES = 16 << 20
-_MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
+# A set that would have more with a member for each source has them in one: readers before format 6 take so many, and
+# call a file of more damaged instead of newer.
+_MOST_SEPARATE = 128
+_MANIFEST, _SIGNATURE, _SOURCES = "manifest.json", "signature.json", "sources.json"
 _LIMITS = {_MANIFEST: MAX_MANIFEST_BYTES, _SIGNATURE: 1024}
 # The end of the central directory (APPNOTE 4.3.16), how far before the end it may begin, and its longest entry.
 _END = struct.Struct("<4s4H2LH")
@@ -57,26 +61,18 @@ class Package:
     """A verified artifact: every byte of it is covered by a trusted signature.
 
     ``data`` is the whole file and ``sha256`` its hash. ``binaries`` are those of the manifest's ``kernels``;
-    ``sources`` of a set those of its last one, as the manifest's are.
+    ``sources`` of a set those of its last one, as the manifest's are. ``files`` has name, bytes and SHA-256 of every
+    binary and source, in the manifest's order.
     """
 
     manifest: Manifest
     manifest_bytes: bytes
     binaries: tuple[bytes, ...]
     sources: dict[str, str]
+    files: tuple[tuple[str, int, str], ...]
     key: str
     sha256: str
     data: bytes = field(repr=False)
-
-    @property
-    def files(self) -> tuple[tuple[str, int, str], ...]:
-        """Name, bytes and SHA-256 of every binary and source, in the file's order."""
-        listed = []
-        with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
-            for name in archive.namelist()[2:]:
-                content = archive.read(name)
-                listed.append((name, len(content), sha256(content)))
-        return tuple(listed)
 
     @property
     def binary(self) -> bytes:
@@ -89,6 +85,7 @@ def pack(contents: Contents | SetContents, signer: Signs) -> bytes:
     kernels = contents.members if isinstance(contents, SetContents) else (contents,)
     reserved = {_MANIFEST, _SIGNATURE, *FORMATS.values()}
     files: dict[str, bytes] = {}
+    texts: dict[str, str] = {}
     for prefix, kernel in zip(_prefixes(len(kernels)), kernels, strict=True):
         for name in kernel.sources:
             if not _NAME.fullmatch(prefix + name) or name in reserved:
@@ -97,8 +94,13 @@ def pack(contents: Contents | SetContents, signer: Signs) -> bytes:
                 )
         if kernel.binary_format in FORMATS:  # else the manifest says what is wrong
             files[prefix + FORMATS[kernel.binary_format]] = kernel.binary
+        texts |= {prefix + name: text for name, text in kernel.sources.items()}
         files |= {prefix + name: text.encode() for name, text in sorted(kernel.sources.items())}
-    document = manifests.write(contents)
+    joined = None
+    if isinstance(contents, SetContents) and 2 + len(files) > _MOST_SEPARATE:
+        joined = canonical(texts)
+        files = {name: content for name, content in files.items() if name not in texts} | {_SOURCES: joined}
+    document = manifests.write(contents, None if joined is None else sha256(joined))
     signature = _signature(signer.public, signer.sign(document))
     data = _write({_MANIFEST: document, _SIGNATURE: signature, **files})
     for what, size, limit in (
@@ -137,19 +139,24 @@ def _read(data: bytes, trust: Trust | None) -> Package:
     for prefix, binary_name, kernel in zip(prefixes, binary_names, manifest.kernels, strict=True):
         digests[binary_name] = kernel.binary_sha256
         digests |= {prefix + name: kernel.sources[name] for name in sorted(kernel.sources)}
-    expected = [_MANIFEST, _SIGNATURE, *digests]
+    stored = digests
+    if manifest.sources_sha256 is not None:
+        stored = {name: digests[name] for name in binary_names} | {_SOURCES: manifest.sources_sha256}
+    expected = [_MANIFEST, _SIGNATURE, *stored]
     for name in (*expected, *archive.names):
         if name not in archive.names:
             raise CorruptArtifact(f"the artifact lacks {name}, which its manifest names")
         if name not in expected:
             raise CorruptArtifact(f"the artifact holds {name}, which its manifest does not name")
     members = {name: archive.read(name) for name in expected}
-    for name, named in digests.items():
+    for name, named in stored.items():
         if sha256(members[name]) != named:
             raise CorruptArtifact(f"{name} of the artifact is not the one that its manifest names: it was changed")
     if _write(members) != data:
         raise CorruptArtifact("the artifact's ZIP headers are not those that tirgemm writes: the file was changed")
     binaries = tuple(members[name] for name in binary_names)
+    if manifest.sources_sha256 is not None:
+        members |= _separate(members.pop(_SOURCES), {n: sha for n, sha in digests.items() if n not in binary_names})
     try:
         for binary in binaries:
             check_binary(binary, manifest.binary_format)
@@ -158,7 +165,30 @@ def _read(data: bytes, trust: Trust | None) -> Package:
         raise CorruptArtifact(str(error)) from error
     sources = {name: texts[prefixes[-1] + name] for name in manifest.sources}
     key, _ = _read_signature(members[_SIGNATURE])
-    return Package(manifest, document, binaries, sources, key, digest, data)
+    files = tuple((name, len(members[name]), named) for name, named in digests.items())
+    return Package(manifest, document, binaries, sources, files, key, digest, data)
+
+
+def _separate(data: bytes, digests: Mapping[str, str]) -> dict[str, bytes]:
+    """The sources that are one member, by their names; exactly those of ``digests``, as ``pack`` writes them. Raises
+    CorruptArtifact."""
+    try:
+        texts = json.loads(data)
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+            raise ValueError("it is no object of texts")
+        if canonical(texts) != data:
+            raise ValueError("it is not written as tirgemm writes it")
+        sources = {name: text.encode() for name, text in texts.items()}
+    except (ValueError, RecursionError) as error:
+        raise CorruptArtifact(f"{_SOURCES} of the artifact is malformed: {error}") from error
+    for name in (*digests, *sources):
+        if name not in sources:
+            raise CorruptArtifact(f"{_SOURCES} of the artifact lacks {name}, which its manifest names")
+        if name not in digests:
+            raise CorruptArtifact(f"{_SOURCES} of the artifact holds {name!r:.120}, which its manifest does not name")
+        if sha256(sources[name]) != digests[name]:
+            raise CorruptArtifact(f"{name} of the artifact is not the one that its manifest names: it was changed")
+    return sources
 
 
 def _prefixes(kernels: int) -> tuple[str, ...]:

@@ -25,12 +25,14 @@ from tirgemm.tuning.tuning_task import Control, chosen_families
 
 # What a config of a set may be expected to lose at a size: less than by what the model errs.
 EXPECTED_LOSS = 0.04
+# Kernels of a set of defaults at most, fewer than of one that was searched: its user waits for the certificates.
+MOST_DEFAULTS = 40
 
 
 def default_parts(gemm: Gemm, device: Device, regime: Regime, without: Collection[Config] = ()) -> list[SetPart]:
     """The parts of a problem's range of m, ascending, each with the default of one of the sizes.
 
-    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size, and no more than a set may have; the
+    As few as are expected to lose no more than ``EXPECTED_LOSS`` at any size, and at most ``MOST_DEFAULTS``; the
     whole range with its default where no others are valid. Configs in ``without`` are passed over. Raises Unsupported.
     """
     assert isinstance(gemm.m, Range)
@@ -41,7 +43,9 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime, without: Collectio
     refused: set[tuple[int, int, Config]] = set()
     while True:
         try:
-            segments = valid_segments(problems, losses, configs, device, tolerance=EXPECTED_LOSS, refused=refused)
+            segments = valid_segments(
+                problems, losses, configs, device, tolerance=EXPECTED_LOSS, most=MOST_DEFAULTS, refused=refused
+            )
         except InvalidRequest:
             return [SetPart(gemm, defaults[gemm][1])]
         parts, low = dict[Segment, SetPart](), gemm.m.low

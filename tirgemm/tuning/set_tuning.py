@@ -6,7 +6,7 @@ timed at the others; a dynamic program cuts the range, and each part's kernel is
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError, VerificationFailed
 from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import Family, family_named, is_valid, refusal
+from tirgemm.families.base import WithShortlist
 from tirgemm.families.choice import expected_time_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range
@@ -22,7 +23,7 @@ from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere, untried
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
@@ -43,14 +44,14 @@ VISITORS = 8
 OFFERED_QUICK, VISITORS_QUICK = 1, 4
 # What is fast at a size that is no neighbour is timed where it is expected to take at most so many times the best.
 PROMISING = 1.3
-# The default of a size between those compared is timed at the next one where it is expected to be this much faster.
-WORTH = 1.02
+# Between the sizes that are compared so many are raced, too, that are expected to be the fastest there.
+PROPOSED = 2
 # The race at each size that compares them.
 COMPARISON = FinishPlan(finalists=7, samples=20, selection_s=0.5, confirms=False)
 # What is behind the certificate of a kernel below the last one, of which a set tells one time.
 MEMBER = replace(QUICK, untimed="not measured: of a kernel set the last kernel alone is timed in both regimes")
 # The races at sizes between those may take this share of the budget's seconds.
-BETWEEN = 0.25
+BETWEEN = 0.4
 # Of the measurements behind the search, which are few; none of them is left out for want of time.
 BEHIND_SECONDS = 3600.0
 # In the order in which they say how a search of many sizes ended.
@@ -110,10 +111,12 @@ class SetTuning(Tuning):
             return self._of_one_kernel(known)
         measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
         problems = self._cut_problems(measured)
-        losses = losses_everywhere(problems, contenders(measured.values()), measured, self.device, self.regime)
+        new = untried(problems, self._proposed(), measured)
+        rivals = list(dict.fromkeys(itertools.chain(contenders(measured.values()), *new.values())))
+        losses = losses_everywhere(problems, rivals, measured, self.device, self.regime, new)
         if len(problems) > len(measured):
             self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
-        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds)
+        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds, new)
         if self._stopped():
             return self._of_one_kernel(known)
         configs = servers((config for best in offered.values() for config in best), losses)
@@ -237,26 +240,18 @@ class SetTuning(Tuning):
                 near = abs(sizes.index(size) - place) <= 1
                 if near or self._expect(tuning.gemm, config) <= PROMISING * self._expect(tuning.gemm, best):
                     visitors[config] = None
-        for gemm, config in self._defaults_below(tuning.gemm):
-            known = [*own, *visitors]
-            least = min((self._expect(gemm, each) for each in known), default=math.inf)
-            if config not in known and self._expect(gemm, config) * WORTH < least and self._serves(tuning.gemm, config):
-                visitors[config] = None
         return list(visitors)
 
-    def _serves(self, gemm: Gemm, config: Config) -> bool:
-        return self.is_ours(config) and is_valid(gemm, config, self.device)
+    def _proposed(self) -> dict[Gemm, list[Config]]:
+        """At each size at which the range is cut what the model expects to be the fastest."""
+        defaults = size_defaults(self.gemm, self.device, self.regime)
+        proposed = {gemm: self._best(family, gemm, config) for gemm, (family, config) in defaults.items()}
+        return {gemm: [config for config in best if self.is_ours(config)] for gemm, best in proposed.items()}
 
-    def _defaults_below(self, gemm: Gemm) -> list[tuple[Gemm, Config]]:
-        """The problems at the sizes between the one that is compared below ``gemm`` and ``gemm``, with their defaults,
-        which nobody may have tried."""
-        below = max((size for size in compared_sizes(self.m) if size < gemm.m_max), default=0)
-        between = ((each, config) for each, (_, config) in self._size_defaults.items())
-        return [pair for pair in between if below < pair[0].m_max < gemm.m_max]
-
-    @cached_property
-    def _size_defaults(self) -> dict[Gemm, tuple[Family, Config]]:
-        return size_defaults(self.gemm, self.device, self.regime)
+    def _best(self, family: Family, gemm: Gemm, default: Config) -> list[Config]:
+        if isinstance(family, WithShortlist):
+            return family.shortlist(gemm, self.device, self.regime, PROPOSED)
+        return [default]
 
     def _expect(self, gemm: Gemm, config: Config) -> float:
         """Microseconds that the model expects."""

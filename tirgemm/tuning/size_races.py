@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.selection import ratio_low
@@ -48,22 +48,25 @@ def race_between(
     losses: list[dict[Config, Loss]],
     compared: Sequence[tuple[TuningTask, Selection]],
     seconds: float,
+    untried: Mapping[Gemm, Collection[Config]],
 ) -> None:
     """Race what is estimated to be the fastest at those of ``problems`` that were not ``compared``, for about so many
-    ``seconds``, and put what it loses in the place of the estimates in ``losses``.
+    ``seconds``, and put what it loses in the place of the estimates in ``losses``. What is ``untried`` at a size stays
+    there only by a race.
 
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
-    built, and the others are built side by side. Where the fastest is not that of the next size the race comes first.
+    built, and the others are built side by side. The races come first where most is at stake.
     What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
     stopped. Raises Cancelled.
     """
     above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
+    raced: dict[int, dict[Config, SampleSet]] = {}
     for place, gemm in enumerate(problems):
         size = next((size for size in above if size.tuning.gemm.m_max >= gemm.m_max), None)
         if size is not None and size.tuning.gemm != gemm and len(configs := size.nearest(losses[place])) > 1:
             races[place] = size, configs
-    order = sorted(races, key=lambda place: _changes(place, losses), reverse=True)
+    order = sorted(races, key=lambda place: _at_stake(*losses[place : place + 2]), reverse=True)
     deadline = time.monotonic() + seconds
     try:
         for size, configs in map(races.__getitem__, order):
@@ -76,19 +79,26 @@ def race_between(
             if whole.end.stopping or time.monotonic() > deadline:
                 break
             size, configs = races[place]
-            losses[place] = size.raced(problems[place], configs, losses[place])
+            raced[place] = size.raced(problems[place], configs)
     except Cancelled:
         if not whole.end.stopping:
             raise
     finally:
         for size in above:
             whole.workbench.forget_ahead(size.tuning.gemm)
+    for place, gemm in enumerate(problems):
+        samples, failed = raced.get(place, {}), races[place][0].failed if place in raced else ()
+        gone = {*failed, *untried.get(gemm, ())} - {*samples}
+        ratios = {config: loss.ratio for config, loss in losses[place].items() if config not in gone}
+        if ratios and (place in raced or len(ratios) < len(losses[place])):
+            losses[place] = losses_at(ratios, samples, whole.seed)
 
 
-def _changes(place: int, losses: Sequence[Mapping[Config, Loss]]) -> bool:
-    """Whether what is the fastest at one size is not at the next above."""
-    fastest = [min(at_size, key=lambda config: at_size[config].ratio) for at_size in losses[place : place + 2]]
-    return len(set(fastest)) > 1
+def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> float:
+    """What is estimated to be lost at a size that the fastest at the next one above serves, as it may without a race;
+    1 where it is the fastest here, too."""
+    fastest = min(above, key=lambda config: above[config].ratio)
+    return losses.get(fastest, UNKNOWN).ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +121,9 @@ class _SizeAbove:
             if config not in self.built and self.tuning.evaluator.build_of(config) is None:
                 self.tuning.workbench.build_ahead(self.tuning.gemm, config)
 
-    def raced(self, gemm: Gemm, configs: Sequence[Config], losses: Mapping[Config, Loss]) -> dict[Config, Loss]:
-        """What is lost at a smaller size: by ``configs`` as a race between them shows, by others as it is estimated
-        beside them. What does not build or run is recorded so and left out."""
+    def raced(self, gemm: Gemm, configs: Sequence[Config]) -> dict[Config, SampleSet]:
+        """The samples of a race between ``configs`` at a smaller size, none where fewer than two of them build. What
+        does not build or run is recorded so."""
         tuning, missing = self.tuning, [config for config in configs if config not in {*self.built, *self.failed}]
         with tuning.workbench.waits_told(tuning.tell_wait):
             with suppress(VerificationFailed):  # none of them builds, which is recorded
@@ -121,7 +131,7 @@ class _SizeAbove:
             self.failed.update(config for config in missing if config not in self.built)
             entries = [self.built[config] for config in configs if config in self.built]
             if len(entries) < 2:
-                return {c: loss for c, loss in losses.items() if c in self.built or c not in configs} or dict(losses)
+                return {}
             options = RaceOptions(tuning.regime, SAMPLES, SECONDS, seed=tuning.seed, m=gemm.m_max)
             result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
         for entry in entries:
@@ -129,6 +139,4 @@ class _SizeAbove:
                 mark_failed(tuning, entry.config, result.failed[entry.name])
                 self.failed.add(entry.config)
                 del self.built[entry.config]
-        samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
-        ratios = {c: loss.ratio for c, loss in losses.items() if c in samples or c not in configs}
-        return losses_at(ratios, samples, tuning.seed) if ratios else dict(losses)
+        return {f.config: result.samples[f.name] for f in entries if f.name in result.samples}

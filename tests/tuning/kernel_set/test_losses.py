@@ -16,7 +16,7 @@ from tirgemm.gemm import Range
 from tirgemm.hardware import named_device
 from tirgemm.tuning.kernel_set import losses as losses_module
 from tirgemm.tuning.kernel_set import segments as segments_module
-from tirgemm.tuning.kernel_set.losses import CARRIED, contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import CARRIED, contenders, losses_everywhere, untried
 from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.kernel_set.segments import valid_segments
 
@@ -76,6 +76,21 @@ def test_a_config_that_was_measured_at_one_of_two_sizes_is_corrected_by_that_and
     assert everywhere({0: {ONE: 1.0}}, ()) == [{ONE: 1.0}, {}, {}, {}, {}]
 
 
+@pytest.mark.usefixtures("expected")
+def test_what_is_untried_at_a_size_is_estimated_there_alone_and_not_corrected() -> None:
+    ones = {gemm: {ONE: Loss(1.0, 1.0)} for gemm in (PROBLEMS[0], PROBLEMS[4])}
+    rows = losses_everywhere(PROBLEMS, (ONE, THREE), ones, HOPPER, "sustained", {PROBLEMS[2]: [THREE]})
+    assert [set(row) for row in rows] == [{ONE}, {ONE}, {ONE, THREE}, {ONE}, {ONE}]
+    assert rows[2][THREE].ratio == pytest.approx(40 / 12)
+
+
+def test_what_was_measured_at_the_next_size_below_or_above_is_not_untried() -> None:
+    proposed = {gemm: [ONE, TWO, THREE] for gemm in PROBLEMS[:4]}
+    left = untried(PROBLEMS, proposed, {PROBLEMS[0]: {ONE: 1}, PROBLEMS[3]: {TWO: 1}})
+    assert left == {PROBLEMS[1]: [THREE], PROBLEMS[2]: [THREE], PROBLEMS[4]: []}
+    assert untried(PROBLEMS[:2], proposed, {PROBLEMS[0]: {ONE: 1}}) == {PROBLEMS[1]: [TWO, THREE]}
+
+
 def test_of_each_size_the_fastest_are_looked_at_between_sizes() -> None:
     made = [Config("made_up", (("tile", tile),)) for tile in range(40)]
     sizes = [{config: Loss(float(1 + place), 1.0) for place, config in enumerate(made[i:])} for i in (0, 10)]
@@ -102,9 +117,8 @@ def test_a_config_serves_no_part_up_to_a_size_for_which_it_is_not_valid(monkeypa
     assert [(s.first, s.last, s.config) for s in again] != [(0, 4, ONE)]
 
 
-def test_a_set_has_at_most_so_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_has_at_most_so_many_kernels() -> None:
     best, worse = Loss(1.0, 1.0), Loss(2.0, 2.0)
     losses = [{ONE: best, TWO: worse}, {ONE: worse, TWO: best}] * 2 + [{ONE: best, TWO: worse}]
     assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 5
-    monkeypatch.setattr(segments_module, "MOST_KERNELS", 3)
-    assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 3
+    assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03, most=3)) == 3

@@ -7,7 +7,8 @@ model or the analytic estimate predicts, corrected by the measurements at the ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,19 +34,36 @@ def contenders(measured: Iterable[Mapping[Config, Loss]]) -> list[Config]:
     return list(dict.fromkeys(config for configs in fastest for config in configs))
 
 
+def untried(
+    problems: Sequence[Gemm], proposed: Mapping[Gemm, Sequence[Config]], measured: Mapping[Gemm, Collection[Config]]
+) -> dict[Gemm, list[Config]]:
+    """Of what is ``proposed`` for those of ``problems``, by rising m, that were not ``measured`` what was measured
+    neither at the next such size below nor above."""
+    places = [place for place, gemm in enumerate(problems) if gemm in measured]
+    left = {}
+    for place, gemm in enumerate(problems):
+        if gemm not in measured:
+            above = bisect(places, place)
+            beside = [measured[problems[near]] for near in places[max(0, above - 1) : above + 1]]
+            left[gemm] = [config for config in proposed.get(gemm, ()) if not any(config in known for known in beside)]
+    return left
+
+
 def losses_everywhere(
     problems: Sequence[Gemm],
     configs: Sequence[Config],
     measured: Mapping[Gemm, Mapping[Config, Loss]],
     device: Device,
     regime: Regime,
+    untried: Mapping[Gemm, Collection[Config]] | None = None,
 ) -> list[dict[Config, Loss]]:
     """What ``configs`` lose at each of ``problems``, which are by rising m: at those ``measured`` what they lost there;
     at others, by times that are estimated.
 
     Where nothing was measured the estimate is what the model expects. Else a config is estimated where it was measured
     at the next size below or above, to take what the model expects and longer by a share, ``CARRIED``, of what it took
-    longer there, beside the others: of the logarithm, between two such sizes of the interpolated one.
+    longer there, beside the others: of the logarithm, between two such sizes of the interpolated one. What is
+    ``untried`` at a size, and one of ``configs``, is estimated to take what the model expects there.
     """
     if not configs:
         return [dict(measured.get(gemm, {})) for gemm in problems]
@@ -56,7 +74,12 @@ def losses_everywhere(
             for gemm in problems
         ]
     )
-    times = expected * np.exp(CARRIED * _corrections(np.log(gains) - np.log(expected))) if measured else expected
+    times = expected
+    if measured:
+        corrections = _corrections(np.log(gains) - np.log(expected))
+        for row, gemm in zip(corrections, problems, strict=True):
+            row[[config in (untried or {}).get(gemm, ()) for config in configs]] = 0.0
+        times = expected * np.exp(CARRIED * corrections)
     losses = []
     for gemm, row in zip(problems, times, strict=True):
         if gemm in measured:

@@ -13,7 +13,7 @@ from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
 
 # Kernels of a set at most: a certificate takes about a second for each. What is read may have more
 # (``tirgemm.artifact.manifest.MAX_KERNELS``).
-MOST_KERNELS = 40
+MOST_KERNELS = 56
 
 
 def valid_segments(
@@ -23,16 +23,17 @@ def valid_segments(
     device: Device,
     *,
     tolerance: float,
+    most: int = MOST_KERNELS,
     refused: Collection[tuple[int, int, Config]] = (),
 ) -> list[Segment]:
-    """``partition`` of the sizes of ``problems``, by rising m, into at most ``MOST_KERNELS`` segments.
+    """``partition`` of the sizes of ``problems``, by rising m, into at most so many segments.
 
     A kernel must be valid for the largest m that it serves; smaller ones it takes whatever its tiles are. Raises
     InvalidRequest as ``partition``.
     """
     invalid: set[tuple[int, int, Config]] = set()
     while True:
-        segments = partition(losses, configs, tolerance=tolerance, most=MOST_KERNELS, refused={*refused, *invalid})
+        segments = partition(losses, configs, tolerance=tolerance, most=most, refused={*refused, *invalid})
         wrong = {s.config for s in segments if not is_valid(problems[s.last], s.config, device)}
         if not wrong:
             return segments
