@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -197,3 +198,15 @@ def test_a_set_is_shown_with_its_table_and_every_file(run: Run, home: Path) -> N
     files = [member["name"] for member in document["members"]]
     assert files == [f"{number}.{name}" for number in (0, 1) for name in ("kernel.so", "kernel.ll", "module.py")]
     assert document["manifest"]["format"] == 3
+
+
+def test_a_set_whose_sources_are_one_member_is_shown_with_each_of_them(run: Run, home: Path) -> None:
+    gemm = Gemm.parse("1..60x17x19:f32:nt")
+    (home / "large").write_bytes(packed_set(gemm, (*range(1, 50), 60)))
+    document = json.loads(run("show", "large", "--json")[1])
+    assert document["manifest"]["format"] == 7
+    files = [member["name"] for member in document["members"]]
+    assert files == [f"{number}.{name}" for number in range(50) for name in ("kernel.so", "kernel.ll", "module.py")]
+    ((size, digest),) = {(each["bytes"], each["sha256"]) for each in document["members"] if "module" in each["name"]}
+    assert (size, digest) == (len(b"# text\n"), hashlib.sha256(b"# text\n").hexdigest())
+    assert run("show", "large", "--script")[1] == "# text\n"

@@ -22,9 +22,10 @@ from tirgemm.families.choice import expected_time_us, opening
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
-from tirgemm.tuning import search_loop, size_races, sweep
+from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
+from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.measure import MeasurementCrashed
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -128,6 +129,35 @@ def test_between_the_sizes_that_are_compared_kernels_are_raced_while_there_is_ti
     kernels = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
     new = [kernel.config for kernel in kernels if kernel.config not in measured]
     assert bool(new) is in_time, "what was tried nowhere serves only by a race"
+
+
+def test_between_the_sizes_that_are_compared_the_races_come_first_where_most_is_at_stake(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is what is estimated to be lost where the fastest at the next size that is compared serves."""
+    stakes, raced = dict[int, float](), list[int]()
+    usual, between = bench.fake.time, size_races.race_between
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        raced.extend([options.m] if options.m is not None else [])
+        return usual(package, options, against=against, **rest)
+
+    def race_between(whole: Any, problems: list[Gemm], losses: list[dict[Config, Loss]], *rest: Any) -> None:
+        compared = compared_sizes(Range(1, 512))
+        at = {gemm.m_max: row for gemm, row in zip(problems, losses, strict=True)}
+        for m, row in at.items():
+            above = at[min(size for size in compared if size >= m)]
+            stakes[m] = row.get(min(above, key=lambda config: above[config].ratio), UNKNOWN).ratio
+        between(whole, problems, losses, *rest)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    monkeypatch.setattr(set_tuning, "race_between", race_between)
+    monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 100.0 * len(raced)))
+    tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, 1500.0)).run()
+    assert len(raced) == 7, "until 0.4 of 1500 s are over"
+    assert [stakes[m] for m in raced] == sorted((stakes[m] for m in raced), reverse=True)
+    assert stakes[raced[0]] > stakes[raced[-1]] > 1.0
+    assert raced[0] != min(raced)
 
 
 def test_what_fails_between_two_sizes_is_recorded_so_and_not_tried_at_the_next(

@@ -337,6 +337,8 @@ def _set(document: dict[str, Any], regime: Regime | None, role: Role | None) -> 
     """The manifest of a set."""
     if not isinstance(document["timings"], dict) or not isinstance(document["members"], list):
         raise ValueError("timings are not an object, or members are not a list")
+    if not isinstance(document.get("sources_sha256", ""), str):
+        raise ValueError("sources_sha256 is not a text")
     for member in document["members"]:
         if set(member) != _MEMBER:
             raise ValueError(f"the fields of a member are {', '.join(sorted(member))}")

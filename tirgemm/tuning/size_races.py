@@ -66,7 +66,9 @@ def race_between(
         size = next((size for size in above if size.tuning.gemm.m_max >= gemm.m_max), None)
         if size is not None and size.tuning.gemm != gemm and len(configs := size.nearest(losses[place])) > 1:
             races[place] = size, configs
-    order = sorted(races, key=lambda place: _at_stake(*losses[place : place + 2]), reverse=True)
+    at = dict(zip(problems, losses, strict=True))
+    stakes = {place: _at_stake(losses[place], at[size.tuning.gemm]) for place, (size, _) in races.items()}
+    order = sorted(races, key=stakes.__getitem__, reverse=True)
     deadline = time.monotonic() + seconds
     try:
         for size, configs in map(races.__getitem__, order):
@@ -95,8 +97,8 @@ def race_between(
 
 
 def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> float:
-    """What is estimated to be lost at a size that the fastest at the next one above serves, as it may without a race;
-    1 where it is the fastest here, too."""
+    """What is estimated to be lost at a size that the fastest at the next compared one ``above`` serves, as it may
+    where no race shows another to be fast; 1 where it is the fastest here, too."""
     fastest = min(above, key=lambda config: above[config].ratio)
     return losses.get(fastest, UNKNOWN).ratio
 

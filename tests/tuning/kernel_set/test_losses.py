@@ -14,11 +14,13 @@ from tirgemm.families.choice import expected_time_us, expected_times_us
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Range
 from tirgemm.hardware import named_device
+from tirgemm.tuning import default_set as default_set_module
+from tirgemm.tuning.default_set import MOST_DEFAULTS, default_parts
 from tirgemm.tuning.kernel_set import losses as losses_module
 from tirgemm.tuning.kernel_set import segments as segments_module
 from tirgemm.tuning.kernel_set.losses import CARRIED, contenders, losses_everywhere, untried
 from tirgemm.tuning.kernel_set.partition import Loss
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.segments import MOST_KERNELS, valid_segments
 
 HOPPER = named_device("sm_90a")
 WHOLE = Gemm.parse("1..4096x4096x4096:f16:nt")
@@ -122,3 +124,17 @@ def test_a_set_has_at_most_so_many_kernels() -> None:
     losses = [{ONE: best, TWO: worse}, {ONE: worse, TWO: best}] * 2 + [{ONE: best, TWO: worse}]
     assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)) == 5
     assert len(valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03, most=3)) == 3
+
+
+def test_a_searched_set_may_have_more_kernels_than_one_of_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where at every size another config is the fastest, by far."""
+    problems = [WHOLE.with_(m=Range(1, size)) for size in range(8, 8 * 70, 8)]
+    made = [ONE.with_(stages=2 + place) for place in range(len(problems))]
+    losses = [{config: Loss(1.0 + (config != best), 1.0 + (config != best)) for config in made} for best in made]
+    monkeypatch.setattr(segments_module, "is_valid", lambda *_: True)
+    assert len(valid_segments(problems, losses, made, HOPPER, tolerance=0.03)) == MOST_KERNELS == 56
+    defaults = {gemm: (family_named("wgmma"), config) for gemm, config in zip(problems, made, strict=True)}
+    monkeypatch.setattr(default_set_module, "size_defaults", lambda *_: defaults)
+    monkeypatch.setattr(default_set_module, "losses_everywhere", lambda *_: losses)
+    monkeypatch.setattr(default_set_module, "is_valid", lambda *_: True)
+    assert len(default_parts(problems[-1], HOPPER, "sustained")) == MOST_DEFAULTS == 40
