@@ -4,7 +4,7 @@
 
 Minimises the mean relative error, fast configs weighing most, by Powell's method; prints the error before and after,
 and what taking the best-estimated of each problem's measured configs would lose. With ``--write`` the constants go into
-the family's ``estimate.json``, with what they were fitted to.
+the family's ``estimate.json``, with what they were fitted to; all of them are fitted, those set by hand too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tirgemm.bench.results import environment
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig
 from tirgemm.families import wgmma
-from tirgemm.families.common.fit_file import FILE
+from tirgemm.families.common.fit_file import FILE, FitProvenance
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import Gemm, Regime
@@ -147,16 +147,15 @@ def write(
     """Replace a regime's constants in the family's file, with their provenance."""
     now = environment(device, ROOT)
     regimes = json.loads(path.read_text())
-    regimes[regime] = {
-        "provenance": {
-            "fitted_to": [argument for argument in command[1:] if argument.endswith(".gz")],
-            "device": device.model,
-            "command": shlex.join(["python", *command]),
-            "commit": now["commit"],
-            "date": now["date"],
-        },
-        "constants": rounded(constants),
-    }
+    provenance = FitProvenance(
+        fitted_to=tuple(argument for argument in command[1:] if argument.endswith(".gz")),
+        records_commit=now["commit"],
+        device=device.model,
+        command=shlex.join(["python", *command]),
+        commit=now["commit"],
+        date=now["date"],
+    )
+    regimes[regime] = {"provenance": provenance.to_json(), "constants": rounded(constants)}
     path.write_text(json.dumps(regimes, indent=2) + "\n")
 
 

@@ -36,6 +36,19 @@ def faults(document: Document) -> Iterator[str]:
             yield f"{figure} has samples that are not above 0"
         else:
             yield from (f"{figure}: {words}" for words in differing(row, _medians(row)))
+        if "problems" in row:
+            yield from _suite_faults(row)
+
+
+def _suite_faults(row: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the row of a suite whose answers are shipped."""
+    figure, problems = row["figure"], row["problems"]
+    if len(problems) != len(row["samples"]):
+        yield f"{figure} has {len(row['samples'])} samples of {len(problems)} problems"
+    if len(set(problems)) != len(problems):
+        yield f"{figure} has samples of one problem twice, which was known the second time"
+    if row["trials"] != 0:
+        yield f"{figure} was answered by searches, of {row['trials']} trials"
 
 
 @of_file(FILE, "python -m benchmarks.service_speed.measure")
@@ -58,7 +71,8 @@ def service(document: Document) -> str:
     about = document["environment"]
     kind, _, _, units, *_ = about["device_key"].split(":")
     threads = f", {units} threads" if kind == "cpu" else ""
-    setting = f"{about['device']}{threads}, {about['date'][:10]}"
+    dates = sorted(row["at"][:10] for row in document["rows"]) or [about["date"][:10]]
+    setting = f"{about['device']}{threads}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
     if hits is not None:
         setting += (
             f": SQLite with {hits['kernels']:,} kernels where nothing else is said, {hits['connections']} connections, "
@@ -77,6 +91,10 @@ def _named(row: Mapping[str, Any]) -> str:
     """The figure of a row and what else was measured of it."""
     if "server_mib" in row:
         return f"{row['figure']}; the server's most memory {row['server_mib']:.0f} MiB"
+    if "problems" in row:
+        took = [turn["p50_ms"] for turn in row["samples"]]
+        counted = f"{row['shipped_problems']} of {row['suite_problems']} problems shipped"
+        return f"{row['figure']}; {counted}; {min(took):.0f} to {max(took):.0f} ms"
     if "page_bytes" in row:
         return f"{row['figure']}; {row['page_bytes'] / 1000:.0f} kB, one connection"
     return str(row["figure"])

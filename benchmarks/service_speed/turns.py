@@ -61,17 +61,19 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def alternate(port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace) -> TurnLists:
+def alternate(
+    port: int, turn_of: Callable[[int], Turn], options: argparse.Namespace, *, turns: int | None = None
+) -> TurnLists:
     """Turns of ours and of the bare route at ``port``, in an order drawn anew for every round; the first of each is not
-    kept."""
+    kept. As many as the options say where ``turns`` does not."""
     bare = [request("GET", BARE, {})]
     seeds, bare_seeds = itertools.count(), itertools.count()
     blocks = {
         "ours": lambda: [turn_of(next(seeds))],
         "bare": lambda: [drive(port, bare, options.connections, options.seconds, seed=next(bare_seeds))],
     }
-    turns = rounds.alternate(blocks, rounds.FixedRounds(1 + options.turns))
-    return turns["ours"][1:], turns["bare"][1:]
+    measured = rounds.alternate(blocks, rounds.FixedRounds(1 + (options.turns if turns is None else turns)))
+    return measured["ours"][1:], measured["bare"][1:]
 
 
 def asked(

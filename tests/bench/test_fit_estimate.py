@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Callable
-from dataclasses import fields, replace
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +20,9 @@ import pytest
 from benchmarks import fit_estimate
 from benchmarks.fit_estimate import MeasuredConfigs
 from tirgemm.config import Value
-from tirgemm.families import simt, tensorcore, wgmma
-from tirgemm.families.common.fit_file import FILE
-from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, estimate_us
+from tirgemm.families import simt, tensorcore, wgmma, x86
+from tirgemm.families.common.fit_file import FILE, Fit, fits
+from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
 from tirgemm.families.wgmma.planning.plan import plan
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.hardware import named_device
@@ -29,7 +31,79 @@ H200 = named_device("sm_90a")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("family", [simt, tensorcore, wgmma], ids=lambda family: family.__name__)
+# The package of each fit file, with the constants that the program uses and what they are.
+MODELS: list[tuple[ModuleType, Mapping[str, Any], type]] = [
+    (simt, simt.heuristic.CONSTANTS, simt.heuristic.SimtConstants),
+    (tensorcore, tensorcore.estimate.CONSTANTS, tensorcore.estimate.MmaSyncConstants),
+    (wgmma, CONSTANTS, WgmmaConstants),
+    (x86, x86.heuristic.CONSTANTS, x86.heuristic.CoreConstants),
+]
+UNITS = (
+    "us",
+    "clocks",
+    "instructions",
+    "warps",
+    "gbps",
+    "per_us",
+    "per_clock",
+    "per_column",
+    "per_kib",
+    "share",
+    "factor",
+)
+of_each_model = pytest.mark.parametrize(
+    ("family", "used", "kind"), MODELS, ids=[family.__name__ for family, _, _ in MODELS]
+)
+
+
+@of_each_model
+def test_the_constants_that_the_program_uses_are_those_of_the_file(
+    family: ModuleType, used: Mapping[str, Any], kind: type
+) -> None:
+    regimes = json.loads(files(family).joinpath(FILE).read_text())
+    assert {regime: asdict(constants) for regime, constants in used.items()} == {
+        regime: fit["constants"] for regime, fit in regimes.items()
+    }
+    read: Mapping[str, Fit[Any]] = fits(family.__name__, kind)
+    assert {regime: fit.constants for regime, fit in read.items()} == used
+    for regime, fit in read.items():
+        assert json.loads(json.dumps(fit.provenance.to_json())) == regimes[regime]["provenance"]
+
+
+@of_each_model
+def test_the_name_of_a_constant_ends_with_its_unit(family: ModuleType, used: Mapping[str, Any], kind: type) -> None:
+    del family, used
+    for field in fields(kind):
+        assert field.name.removesuffix("_sm_90a").endswith(tuple(f"_{unit}" for unit in UNITS)), field.name
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({"commit": ""}, ValueError, "commit is empty"),
+        ({"fitted_to": []}, ValueError, "must name what the constants were fitted to"),
+        ({"command": None}, TypeError, "command"),
+        ({"by_hand": {"launch": {"fitted_to": "a", "commit": "b", "date": "c"}}}, ValueError, "by_hand names launch"),
+        ({"by_hand": {"launch_us": {"fitted_to": "", "commit": "b", "date": "c"}}}, ValueError, "fitted_to is empty"),
+    ],
+)
+def test_a_fit_without_its_provenance_is_refused(
+    change: dict[str, Any], error: type[Exception], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regimes = json.loads(files(x86).joinpath(FILE).read_text())
+    provenance = regimes["isolated"]["provenance"] | change
+    regimes["isolated"]["provenance"] = {name: value for name, value in provenance.items() if value is not None}
+    package = tmp_path / "model_with_a_fit"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / FILE).write_text(json.dumps(regimes))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, package.name, raising=False)
+    with pytest.raises(error, match=sentence):
+        fits(package.name, x86.heuristic.CoreConstants)
+
+
+@pytest.mark.parametrize("family", [simt, tensorcore, wgmma, x86], ids=lambda family: family.__name__)
 def test_a_fit_file_has_every_regime_and_says_where_it_comes_from(family: ModuleType) -> None:
     regimes = json.loads(files(family).joinpath(FILE).read_text())
     assert list(regimes) == list(REGIMES)

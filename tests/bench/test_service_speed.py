@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,23 @@ from benchmarks.service_speed.measure import main
 from benchmarks.service_speed.stored_kernels import gemms, store_kernels
 from benchmarks.service_speed.turns import Figures, parser, server
 from benchmarks.service_speed.working import await_idle
+from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
+from tests.helpers.shipped_files import measured_on, ship
 from tests.service.support import ScriptedEngine
-from tirgemm.bench.results import load
+from tirgemm import Gemm
+from tirgemm.bench.results import environment, figures_document, load, write
+from tirgemm.detect import device as detect_device
+from tirgemm.device import Device
 from tirgemm.errors import ServiceError
+from tirgemm.families import FAMILIES, is_valid
+from tirgemm.service.jobs.engine import TunerImports, TuningEngine
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.tuning_db import Database, JobQueue, SqlStore
+from tirgemm.tuning.budget import SEARCHED
+from tirgemm.tuning.records import Candidate
+from tirgemm.tuning_db import Database, JobQueue, SqlStore, shipped
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
+HERE = detect_device("cpu")
 QUICKEST = ("--connections", "2", "--turns", "1", "--seconds", "0.1", "--commit", "abc")
 QUICK = ("--kernels", "20", "--few", "3", "--connections", "3", "--turns", "2", "--seconds", "0.1")
 
@@ -141,6 +154,102 @@ def test_first_answers_are_those_of_new_problems(tmp_path: Path, monkeypatch: py
     assert all(row["p50_ms"] == pytest.approx(1e3 / row["per_second"]) for row in rows)
 
 
+class OneEngine:
+    """A fleet of one engine, which builds and measures nothing."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._bench = _UnwarmedBench(store=store)
+        self._bench.device = HERE
+        self._bench.fake = self._bench.measurer = _TimedMeasurer(self._bench)
+        self._engine = TuningEngine(HERE, self._open, TunerImports())
+
+    def _open(self, _device: Device) -> FakeBench:
+        return self._bench
+
+    def engines(self) -> list[TuningEngine]:
+        return [self._engine]
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class _UnwarmedBench(FakeBench):
+    def warm(self) -> None:
+        """Nothing is to be loaded."""
+
+
+class _TimedMeasurer(FakeMeasurer):
+    seconds = 0.0
+
+
+@contextmanager
+def shipping_worker(folder: Path, _device: str = "cpu") -> Iterator[int]:
+    """A worker in this process on the shipped records; its process, of which nobody says when it is idle, is another
+    one."""
+    with Database.embedded(folder) as database:
+        store = LayeredStore(database)
+        worker = Worker(JobQueue(database), store, OneEngine(store), lease_s=600.0)
+        with working(worker), sleeping() as process:
+            yield process.pid
+
+
+def ship_problems(folder: Path, configs: Mapping[str, int]) -> None:
+    """Ship so many configs of each problem, as measured here."""
+    family, candidates = FAMILIES["x86"], list[Candidate]()
+    for text, count in configs.items():
+        gemm = Gemm.parse(text)
+        space = (config for config in family.space(gemm, HERE) if is_valid(gemm, config, HERE))
+        times = [(config, 10.0 + number) for number, config in enumerate(itertools.islice(space, count))]
+        candidates += measured_on(HERE, gemm, times)
+    ship(folder, HERE, candidates)
+
+
+def write_suite(folder: Path, name: str, *problems: str) -> str:
+    """The path of a suite's file."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"name": name, "source": "this test", "gemms": problems}))
+    return str(path)
+
+
+def test_problems_of_suites_are_answered_from_shipped_records_without_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [f"{m}x67x71:f16:nt" for m in (61, 63, 65, 67)]
+    ship_problems(tmp_path / "shipped", dict(zip(shapes, (SEARCHED, SEARCHED - 1, SEARCHED, SEARCHED), strict=True)))
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setattr(first_answer, "worker", shipping_worker)
+    monkeypatch.setattr(service_working, "IDLE_SECONDS", 0.01)
+    file = tmp_path / service_speed.FILE
+    of_all = write_suite(tmp_path, "of_all", *shapes, "69x67x71:f16:nt")
+    again = ["--rows", "suites", "--suites", of_all]
+    assert first_answer.main([*QUICKEST, *again, "--out", str(file)]) == 0
+    (row,) = load(file)["rows"]
+    assert row["figure"] == "shipped kernel, cpu, warm, of_all"
+    assert (row["problems"], row["trials"], row["commit"]) == ([shapes[2]], 0, "abc"), "the first is not kept"
+    assert (row["shipped_problems"], row["suite_problems"]) == (3, 5), "of one too few were shipped, of one none"
+    assert list(service_speed.faults(load(file))) == []
+    assert "warm, of_all; 3 of 5 problems shipped; " in service_speed.service(file.parent, tmp_path)
+
+
+def test_without_shipped_records_there_is_no_row_of_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setattr(first_answer, "worker", shipping_worker)
+    suite = write_suite(tmp_path, "of_none", "61x67x71:f16:nt", "63x67x71:f16:nt")
+    with pytest.raises(ServiceError, match="suite of_none has 0 problems to ask for on cpu, of at least 2"):
+        first_answer.main([*QUICKEST, "--rows", "suites", "--suites", suite])
+
+
+def test_an_answer_of_a_search_is_none_of_shipped_records(tmp_path: Path) -> None:
+    gemm = Gemm.parse("61x67x71:f16:nt")
+    with Database.embedded(tmp_path) as database, server(tmp_path) as service:
+        engine = ScriptedEngine(SqlStore(database), candidates=2)
+        engine.gate.set()
+        engine.fallback_gate.set()
+        worker = Worker(JobQueue(database), engine.store, engine, lease_s=600.0)
+        with working(worker), pytest.raises(ServiceError, match=r"ended with None and tried 2 candidates"):
+            first_answer.shipped_answer(service, database, gemm, "cpu")
+
+
 def test_every_listener_is_told_every_event(tmp_path: Path) -> None:
     file = tmp_path / service_speed.FILE
     options = ["--listeners", "7", "--jobs", "2", "--events", "3"]
@@ -178,6 +287,41 @@ def test_a_figure_that_is_measured_again_takes_the_place_of_what_it_was(tmp_path
     assert [(row["figure"], row["per_second"]) for row in rows] == [("first answer", 2.0), ("hits", 3.0)]
     shown = service_speed.service(tmp_path, tmp_path).splitlines()
     assert [line.split(" | ")[3] for line in shown[-2:]] == ["", "0.30"]
+
+
+def suite_row() -> dict[str, Any]:
+    turns = [Turn(0.5, 2000.0, 2000.0), Turn(0.4, 2500.0, 2500.0)]
+    about = {"problems": ["1x2x3", "2x2x3"], "trials": 0, "suite_problems": 9, "shipped_problems": 8}
+    return service_speed.row_of("shipped kernel", about, turns, [Turn(2000.0, 16.0, 40.0)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        ({"problems": ["1x2x3"]}, "shipped kernel has 2 samples of 1 problems"),
+        ({"problems": ["1x2x3", "1x2x3"]}, "shipped kernel has samples of one problem twice"),
+        ({"trials": 4}, "shipped kernel was answered by searches, of 4 trials"),
+    ],
+)
+def test_what_is_wrong_with_the_row_of_a_suite_is_told(damage: dict[str, Any], sentence: str) -> None:
+    row = suite_row()
+    assert list(service_speed.faults({"rows": [row]})) == []
+    (told,) = service_speed.faults({"rows": [row | damage]})
+    assert told.startswith(sentence)
+
+
+def test_the_table_has_the_days_of_its_rows(tmp_path: Path) -> None:
+    file = tmp_path / service_speed.FILE
+    about = environment(HERE, None, "abc") | {"device": "Some CPU", "date": "2026-11-29T01:00:00+00:00"}
+
+    def head(*days: str) -> str:
+        rows = [suite_row() | {"figure": day, "at": f"{day}T01:00:00+00:00"} for day in days]
+        write(file, figures_document(service_speed.SUITE, about, rows))
+        return service_speed.service(tmp_path, tmp_path).partition("\n")[0].rpartition(" threads, ")[2]
+
+    assert head("2026-11-28") == "2026-11-28"
+    assert head("2026-11-29", "2026-11-27", "2026-11-28") == "2026-11-27 to 2026-11-29"
+    assert head() == "2026-11-29"
 
 
 def some_rows() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tirgemm.families.common.alignment import store_width
 from tirgemm.families.mma.space import space, tiling
 from tirgemm.families.mma.tile import VECTOR, registers_of
 from tirgemm.families.tensorcore.default_choice import Choices, ConfigsOfCuts, ranked, variants_of
-from tirgemm.families.tensorcore.estimate import BlockWork, estimate
+from tirgemm.families.tensorcore.estimate import CONSTANTS, BlockWork, MmaSyncConstants, estimate
 from tirgemm.families.tensorcore.names import DIRECT, LINE, PERMUTED, STAGED
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, loads, repacked_bytes
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
@@ -57,7 +57,7 @@ _LEAST_STAGES, _MOST_STAGES = 3, 4
 def configs_of_cuts(gemm: Gemm, device: Device, regime: Regime) -> ConfigsOfCuts:
     """The usual configs of the table's cuts and of their splits of k, and what else a model chooses among."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    cuts = ranked(gemm, device, regime, _cuts(device, repacked_bytes(gemm, loads(gemm)[0])), choices)
+    cuts = ranked(gemm, device, regime, _cuts(device, regime, repacked_bytes(gemm, loads(gemm)[0])), choices)
     usual = (_config(gemm, device, cut, choices) for cut in cuts)
 
     def variants(config: Config) -> Iterator[Config]:
@@ -72,7 +72,7 @@ def configs_of_cuts(gemm: Gemm, device: Device, regime: Regime) -> ConfigsOfCuts
     return ConfigsOfCuts(usual, variants)
 
 
-def _cuts(device: Device, copied: int) -> Iterator[BlockWork]:
+def _cuts(device: Device, regime: Regime, copied: int) -> Iterator[BlockWork]:
     """Every cut of which shared memory holds stages enough, unsplit."""
     limits = device.limits
     for tile_m, tile_n, tile_k, warps_m, warps_n, most in _CUTS:
@@ -80,7 +80,7 @@ def _cuts(device: Device, copied: int) -> Iterator[BlockWork]:
         stages = min(_MOST_STAGES, limits.shared_per_block // stage)
         resident = min(most, limits.shared_per_sm // (stages * stage + limits.shared_reserved_per_block))
         if stages >= _LEAST_STAGES and resident:
-            efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2)
+            efficiency = _efficiency(tile_m // warps_m, tile_n // warps_n, 2, CONSTANTS[regime])
             yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
@@ -89,16 +89,16 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     cut = tiling(gemm, config)
     sets = config["registers"]
     resident = occupancy(device.limits, cut.threads, min(255, registers_of(cut, sets)), cut.shared_bytes)
-    efficiency = _efficiency(cut.warp_m, cut.warp_n, sets)
+    efficiency = _efficiency(cut.warp_m, cut.warp_n, sets, CONSTANTS[regime])
     work = BlockWork.of(cut, resident, efficiency, repacked_bytes(gemm, config["load"]))
     return estimate(gemm, device, regime).us(work)
 
 
-def _efficiency(warp_m: int, warp_n: int, sets: int) -> float:
+def _efficiency(warp_m: int, warp_n: int, sets: int, constants: MmaSyncConstants) -> float:
     """The share of mma.sync's rate: fragments, whose loads come between, are read again the less the larger a warp's
     tile."""
     products, fragments = warp_m * warp_n / 128, (warp_m + warp_n) / 16
-    return products / (products + fragments * (1.0 if sets == 1 else 0.5))
+    return products / (products + fragments * (1.0 if sets == 1 else constants.two_set_load_share))
 
 
 def _config(gemm: Gemm, device: Device, cut: BlockWork, choices: Choices) -> Config:

@@ -54,7 +54,7 @@ _SHAPES = (
 _WIDE = 128  # outputs of a thread
 _SCHEDULERS = 4
 # Where a device does not say what it has.
-_CLOCK_MHZ = 1500
+_CLOCK_MHZ, _MEMORY_GBPS, _F32_TFLOPS = 1500, 500.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class SimtConstants:
     step_instructions: float
     # How much issue slots lose to the banks: an H200 ran 2048x2048x2048:f16:nt 6.5 % faster with lanes_n=2 than with 8,
     # which are 8 and 12 wavefronts a step.
-    bank_loss: float
+    bank_loss_factor: float
     # The L2's bandwidth beside the memory's, and the share of the memory's that a kernel sees.
     l2_rate_factor: float
     memory_rate_share: float
@@ -119,17 +119,17 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     copies = _copy_slots(gemm, cut) / cut.block_k if cut.shares else 0.0
     share = fmas / (fmas + loads + copies + c.step_instructions / cut.block_k)
     # Every wavefront takes a clock of the SM's one data stage, every FMA of a warp a clock of one of four schedulers.
-    share /= 1 + c.bank_loss * (_SCHEDULERS * wavefronts / fmas) ** 2
+    share /= 1 + c.bank_loss_factor * (_SCHEDULERS * wavefronts / fmas) ** 2
     busy = min(1.0, together * cut.threads / WARP / c.busy_warps)
     clock_hz = (device.clock_mhz or _CLOCK_MHZ) * 1e6
-    flops_per_clock = dict(device.peak_tflops).get("f32", 20.0) * 1e12 / clock_hz / device.units
+    flops_per_clock = dict(device.peak_tflops).get("f32", _F32_TFLOPS) * 1e12 / clock_hz / device.units
     compute = rounds * 2 * cut.block_m * cut.block_n * steps * cut.block_k / (flops_per_clock * share * busy)
     if together == 1:
         compute += rounds * steps * c.barrier_clocks
     waiting = -(-rounds // together) * steps * c.load_latency_clocks / _ahead(cut)
 
     size = DTYPE_BYTES[gemm.dtype]
-    bandwidth = (device.peak_gbps or 500.0) * 1e9
+    bandwidth = (device.peak_gbps or _MEMORY_GBPS) * 1e9
     through_l2 = count * (cut.block_m + cut.block_n) * steps * cut.block_k * size / (bandwidth * c.l2_rate_factor)
     memory = _nbytes(gemm) / (bandwidth * c.memory_rate_share)
     return c.launch_us + 1e6 * max(max(compute, waiting) / clock_hz, through_l2, memory)

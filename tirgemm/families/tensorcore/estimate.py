@@ -37,10 +37,14 @@ class MmaSyncConstants:
     busy_warps: float
     # What all SMs store of D.
     store_bytes_per_us: float
+    # Share of the time of fragments' loads that is left where a second set of registers takes the next ones.
+    two_set_load_share: float
+    # What staging sums and padded copies leave of the rate of WMMA: the share of a kernel's that does without.
+    wmma_rate_share: float
 
 
 # Where a device does not say what it has.
-_CLOCK_MHZ = 1500
+_CLOCK_MHZ, _MEMORY_GBPS, _TENSOR_TFLOPS = 1500, 500.0, 100.0
 CONSTANTS = fitted_constants(__package__, MmaSyncConstants)
 
 
@@ -89,9 +93,9 @@ class Estimate:
         self.size, self.units = DTYPE_BYTES[gemm.dtype], device.units
         self.clock_hz = (device.clock_mhz or _CLOCK_MHZ) * 1e6
         rate_name = "f16_acc16" if gemm.acc == "f16" else gemm.dtype
-        nominal = dict(device.peak_tflops).get(rate_name, 100.0) * 1e12 / self.clock_hz / device.units
+        nominal = dict(device.peak_tflops).get(rate_name, _TENSOR_TFLOPS) * 1e12 / self.clock_hz / device.units
         self.rate = nominal * (c.sync_rate_share_sm_90a if device.arch == "sm_90a" else 1.0)
-        bandwidth = (device.peak_gbps or 500.0) * 1e9
+        bandwidth = (device.peak_gbps or _MEMORY_GBPS) * 1e9
         self.l2, self.memory = bandwidth * c.l2_rate_factor, bandwidth * c.memory_rate_share
         self.moved = gemm.nbytes / self.memory
         stored = self.rows * self.columns * self.batch * DTYPE_BYTES[gemm.out]

@@ -23,6 +23,8 @@ from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
+# Where a device does not say what it has: an H200's.
+_CLOCK_MHZ, _MEMORY_GBPS = 1980.0, 4917.0
 # Blocks of a cluster -> clusters of so many that are resident at once on as many SMs as there are of one block.
 RESIDENT_CLUSTERS = np.array([CLUSTERS_OF_H200[0], *CLUSTERS_OF_H200])
 
@@ -128,8 +130,8 @@ class Cuts:
 def estimate_us(cuts: Cuts, gemm: Gemm, device: Device, regime: Regime, constants: WgmmaConstants | None = None) -> Any:
     """Microseconds of one call: the longest of tensor cores, loads, L2 and memory over the waves, then what follows."""
     c, m, n = constants or CONSTANTS[regime], gemm.m_max, gemm.n
-    clock = (device.clock_mhz or 1980.0) * c.clock_share
-    bandwidth = (device.peak_gbps or 4917.0) * 1e3 * c.memory_rate_share
+    clock = (device.clock_mhz or _CLOCK_MHZ) * c.clock_share
+    bandwidth = (device.peak_gbps or _MEMORY_GBPS) * 1e3 * c.memory_rate_share
     rows, columns = np.where(cuts.swap, n, m), np.where(cuts.swap, m, n)
     parted = cuts.split > 1
     in_cluster = parted & ~np.asarray(cuts.kernel, bool)
@@ -206,7 +208,7 @@ def load_waits(cut: Plan, gemm: Gemm, device: Device, regime: Regime) -> LoadWai
     c, cuts = CONSTANTS[regime], Cuts.of(cut)
     loaded, loaded_n = loaded_rows(cut.tile_m, cut.swap, gemm), loaded_columns(cut.tile_n, cut.swap, gemm)
     stage = 2 * cut.tile_k * (int(loaded) / cut.cluster_n + int(loaded_n) / cut.cluster_m)
-    load_us = float(_load_clocks(cuts, stage, c)) / ((device.clock_mhz or 1980.0) * c.clock_share)
+    load_us = float(_load_clocks(cuts, stage, c)) / ((device.clock_mhz or _CLOCK_MHZ) * c.clock_share)
     launch_us = c.launch_us
     if cut.cluster.writes_partials:
         launch_us += c.reduce_kernel_us

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.families.tensorcore.default_choice import Choices, ConfigsOfCuts, blocks, ranked, variants_of
-from tirgemm.families.tensorcore.estimate import BlockWork, estimate
+from tirgemm.families.tensorcore.estimate import CONSTANTS, BlockWork, MmaSyncConstants, estimate
 from tirgemm.families.tensorcore.tiling import ELEMENT_BYTES, RUN, k_major, loads, repacked_bytes
 from tirgemm.families.wmma.space import space, tiling
 from tirgemm.families.wmma.tile import FRAGMENT, registers_of
@@ -42,14 +42,12 @@ _MOST_RESIDENT = 4
 _PAD = 8
 # Places of 16 bytes in a line of all banks.
 _PLACES = 8
-# What staging sums and padded copies leave of the rate of a kernel that does without.
-_SHARE = 0.95
 
 
 def configs_of_cuts(gemm: Gemm, device: Device, regime: Regime) -> ConfigsOfCuts:
     """The usual configs of the table's cuts and of their splits of k, and what else a model chooses among."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    cuts = ranked(gemm, device, regime, _cuts(gemm, device), choices)
+    cuts = ranked(gemm, device, regime, _cuts(gemm, device, regime), choices)
     usual = (_config(gemm, device, cut, choices) for cut in cuts)
 
     def variants(config: Config) -> Iterator[Config]:
@@ -64,7 +62,7 @@ def configs_of_cuts(gemm: Gemm, device: Device, regime: Regime) -> ConfigsOfCuts
     return ConfigsOfCuts(usual, variants)
 
 
-def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
+def _cuts(gemm: Gemm, device: Device, regime: Regime) -> Iterator[BlockWork]:
     """Every cut that an SM holds, unsplit, with as many stages as it holds."""
     copied = repacked_bytes(gemm, loads(gemm)[0])
     for tile_m, tile_n, tile_k, warps_m, warps_n in _CUTS:
@@ -75,7 +73,8 @@ def _cuts(gemm: Gemm, device: Device) -> Iterator[BlockWork]:
         need = registers_of(tile_m // warps_m, tile_n // warps_n, gemm.acc, 2)
         resident = occupancy(device.limits, warps_m * warps_n * WARP, need, stages * stage)
         if resident:
-            efficiency = _efficiency(gemm, (tile_m, tile_n, tile_k), (warps_m, warps_n), 2, _PAD)
+            tile, warps = (tile_m, tile_n, tile_k), (warps_m, warps_n)
+            efficiency = _efficiency(gemm, tile, warps, 2, _PAD, CONSTANTS[regime])
             yield BlockWork(tile_m, tile_n, tile_k, warps_m, warps_n, stages, 1, resident, efficiency, copied)
 
 
@@ -85,12 +84,14 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     need = min(registers_of(cut.warp_m, cut.warp_n, gemm.acc, cut.sets), device.limits.registers_per_thread)
     resident = occupancy(device.limits, cut.threads, need, cut.shared_bytes)
     tile, warps = (cut.tile_m, cut.tile_n, cut.tile_k), (cut.warps_m, cut.warps_n)
-    efficiency = _efficiency(gemm, tile, warps, cut.sets, config["pad"])
+    efficiency = _efficiency(gemm, tile, warps, cut.sets, config["pad"], CONSTANTS[regime])
     work = BlockWork.of(cut, resident, efficiency, repacked_bytes(gemm, config["load"]))
     return estimate(gemm, device, regime).us(work)
 
 
-def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], sets: int, pad: int) -> float:
+def _efficiency(
+    gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], sets: int, pad: int, constants: MmaSyncConstants
+) -> float:
     """The share of mma.sync's rate: factors, whose loads come between, are read again the less the larger a warp's
     tile.
 
@@ -100,7 +101,8 @@ def _efficiency(gemm: Gemm, tile: tuple[int, int, int], warps: tuple[int, int], 
     rows = (tile[2] if k_major(gemm, "a") else tile[0]), (tile[2] if k_major(gemm, "b") else tile[1])
     loads_a, loads_b = (math.gcd((row + pad) // RUN, _PLACES) for row in rows)
     products, factors = 2 * fragments_m * fragments_n, fragments_m * loads_a + fragments_n * loads_b
-    return _SHARE * products / (products + factors * (1.0 if sets == 1 else 0.5))
+    exposed = factors * (1.0 if sets == 1 else constants.two_set_load_share)
+    return constants.wmma_rate_share * products / (products + exposed)
 
 
 def _config(gemm: Gemm, device: Device, cut: BlockWork, choices: Choices) -> Config:

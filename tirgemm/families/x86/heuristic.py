@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import accepted
+from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
 from tirgemm.families.x86.space import has_avx512, usual_block_k
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 
-# Where the device does not say: a plausible server core, and what one core copies from memory.
+# Where the device does not say what it has.
 _CLOCK_GHZ = 3.0
-_COPY_GBPS = 8.0
-_LAUNCH_US = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConstants:
+    """What one core takes: ``estimate.json``."""
+
+    # What it takes to start the threads, of the product and of each copy of an operand.
+    launch_us: float
+    # What a core copies from memory, to panels or out of a cold cache.
+    copy_gbps: float
+    # Vector instructions that a core starts, and how long a sum waits for the one before it.
+    fmas_per_clock: float
+    loads_per_clock: float
+    fma_latency_clocks: float
+
+
+CONSTANTS = fitted_constants(__package__, CoreConstants)
 
 
 def default(gemm: Gemm, device: Device, space: Space) -> Config:
@@ -55,23 +73,24 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
 
 
 def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> float:
-    """Multiply-adds of the padded problem at two a cycle, the copies of packing, and what each launch costs."""
-    tiling = PanelTiling(gemm, config)
+    """Multiply-adds of the padded problem, the copies of packing, and what each launch costs."""
+    c, tiling = CONSTANTS[regime], PanelTiling(gemm, config)
     threads = min(config["threads"] or device.units, device.units)
     panels_m = evaluate(tiling.panels_m, gemm.m_max)
     tasks = evaluate(tiling.tasks, gemm.m_max)
     steps = gemm.batch * panels_m * tiling.panels_n * tiling.chunks * CHUNK
     sums = tiling.tile_m * int(config["vectors"])
-    # A step of k waits for the FMAs, the loads (two a cycle), or the latency of its own sums.
-    cycles = max(sums / 2, (tiling.tile_m + int(config["vectors"])) / 2, 4.0)
+    # A step of k waits for the FMAs, the loads, or the latency of its own sums.
+    loads = tiling.tile_m + int(config["vectors"])
+    cycles = max(sums / c.fmas_per_clock, loads / c.loads_per_clock, c.fma_latency_clocks)
     ghz = device.clock_mhz / 1000 if device.clock_mhz else _CLOCK_GHZ
     multiply = steps * cycles / (ghz * 1e3) / threads * (-(-tasks // threads) * threads / tasks)
     copied = 0
     for packed, rows in ((tiling.packs_a, gemm.m_max), (tiling.packs_b, gemm.n)):
         copied += packed * gemm.batch * rows * gemm.k * (DTYPE_BYTES[gemm.dtype] + 4)
-    copies = (copied + 4 * gemm.batch * gemm.m_max * gemm.n) / (_COPY_GBPS * 1e3) / threads
-    cold = gemm.nbytes / (_COPY_GBPS * 1e3) if regime == "isolated" else 0.0
-    return multiply + copies + cold + _LAUNCH_US * (1 + tiling.packs_a + tiling.packs_b)
+    copies = (copied + 4 * gemm.batch * gemm.m_max * gemm.n) / (c.copy_gbps * 1e3) / threads
+    cold = gemm.nbytes / (c.copy_gbps * 1e3) if regime == "isolated" else 0.0
+    return multiply + copies + cold + c.launch_us * (1 + tiling.packs_a + tiling.packs_b)
 
 
 def _tiles(gemm: Gemm, lanes: int, wide: bool) -> list[tuple[int, int]]:
