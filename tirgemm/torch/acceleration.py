@@ -15,14 +15,14 @@ from torch import nn
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, Policy, Preparation
 from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import REPLACED, LinearKernels, LinearReport
 from tirgemm.torch.linear_module import Linear, restore_linear
 from tirgemm.torch.linear_problems import LinearProblems
-from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_rows
+from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_in_graphs, raced_rows
 from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
 
@@ -62,6 +62,7 @@ class Acceleration:
     _raced_in_model: set[str] = field(default_factory=set, repr=False)
     dependent_launch: bool = False
     _undone: bool = field(default=False, repr=False)
+    _convert: Callable[[nn.Linear], None] | None = field(default=None, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -99,8 +100,9 @@ class Acceleration:
         kernel that it uses, and leave PyTorch the rows of those without which one is faster; where one is not faster
         with the rest of its kernels, all of them.
 
-        A kernel of a range of rows takes for those between two that were raced the decision of the nearer one, by
-        their ratio. ``graph`` captures the calls in CUDA graphs, for a model that will run so. Each is made some
+        ``graph`` captures the calls in CUDA graphs, for a model that will run so; without, kernels that lost alone, in
+        graphs, are raced again, as what a launch costs the host counts, too. A kernel of a range of rows takes for
+        those between two that were raced the decision of the nearer one, by their ratio. Each is made some
         hundred times, and must always do the same: a cache that it makes longer, say, is not for it. Nothing else
         should use the model or the device meanwhile. Graphs that were captured before go on as they are. Raises
         InvalidRequest for no call, for a graph without a GPU, after ``undo`` and of a dry run, and what a call raises.
@@ -114,13 +116,24 @@ class Acceleration:
             if self.dry_run or self._undone:
                 why = "undo gave the model back" if self._undone else "dry_run=True replaced nothing"
                 raise InvalidRequest(f"race has no kernels to race, as {why}; race what another accelerate returns")
-            linears = self._computed_linears()
-            observed = [observed_rows(call, [linear.module for linear in linears]) for call in given]
-            kernels = self._raced_kernels(observed)
-            raced = [RacedCall(call, of_call) for call, of_call in zip(given, kernels, strict=True)]
-            self._leave(dropped(raced, linears, self._table, model_race.TURNS, graph=graph))
+            if not graph:
+                self._take_back()
+            excluded: dict[Kernel, dict[Range, float]] = {}
+            try:
+                linears = self._computed_linears()
+                observed = [observed_rows(call, [linear.module for linear in linears]) for call in given]
+                if not graph:
+                    excluded = self._offer_again(observed)
+                kernels = self._raced_kernels(observed, excluded)
+                raced = [RacedCall(call, of_call) for call, of_call in zip(given, kernels, strict=True)]
+                self._leave(dropped(raced, linears, self._table, model_race.TURNS, graph=graph))
+            except BaseException:
+                for kernel, rows in excluded.items():
+                    self._table.exclude_rows(kernel, rows)
+                raise
+            finally:
+                self._give_back(all_made=all(preparation.finished.is_set() for preparation in self.preparations))
             self._raced_in_model.update(each.kernel.kernel_sha256 for of_call in kernels for each in of_call)
-            self._give_back(all_made=all(preparation.finished.is_set() for preparation in self.preparations))
 
     def _race(self, *, all_made: bool) -> None:
         """Race the kernels that are there and were not raced yet, alone and among the model's other linears, and give
@@ -165,8 +178,41 @@ class Acceleration:
                     call = RacedCall(chain(m, modules), raced)
                     self._leave(dropped([call], linears, self._table, linear_race.TURNS, graph=True))
 
-    def _raced_kernels(self, calls: Sequence[Sequence[tuple[nn.Linear, int]]]) -> list[tuple[RacedKernel, ...]]:
-        """The kernels of each of ``calls`` of these modules with so many rows, but no invariant ones."""
+    def _take_back(self) -> None:
+        """Replace the linears again that were given back as PyTorch was left all of their rows by races of graphs."""
+        for each in self._kernels:
+            module, device = each.linear.module, each.linear.device
+            plain = device is not None and raced_in_graphs(device) and type(module) is nn.Linear
+            if plain and each.reason == SLOWER and self._convert is not None:
+                each.reason = ""
+                self._replaced.append(module)
+                self._convert(module)
+
+    def _offer_again(self, calls: Sequence[Sequence[tuple[nn.Linear, int]]]) -> dict[Kernel, dict[Range, float]]:
+        """Offer kernels again to ``calls`` of these modules with so many rows that PyTorch was left by races of graphs;
+        what each of the kernels left it before."""
+        linears = {id(linear.module): linear for linear in self._computed_linears()}
+        excluded: dict[Kernel, dict[Range, float]] = {}
+        for module, m in itertools.chain.from_iterable(calls):
+            linear = linears.get(id(module))
+            if linear is None or linear.device is None or not raced_in_graphs(linear.device):
+                continue
+            for gemm in [gemm for gemm in linear.gemms if gemm.m_min <= m <= gemm.m_max]:
+                kernel = self._table.offered(gemm.with_(m=m), linear.device)
+                if kernel is not None and self._table.excludes(gemm.with_(m=m), linear.device):
+                    left = self._table.excluded_rows(kernel.gemm, linear.device)
+                    excluded.setdefault(kernel, left)
+                    rest = {rows: ratio for rows, ratio in left.items() if not rows.low <= m <= rows.high}
+                    self._table.exclude_rows(kernel, rest)
+        return excluded
+
+    def _raced_kernels(
+        self,
+        calls: Sequence[Sequence[tuple[nn.Linear, int]]],
+        excluded: Mapping[Kernel, Mapping[Range, float]] | None = None,
+    ) -> list[tuple[RacedKernel, ...]]:
+        """The kernels of each of ``calls`` of these modules with so many rows, but no invariant ones. ``excluded`` are
+        rows that were left to PyTorch before, with our time over its."""
         linears = {id(linear.module): linear for linear in self._computed_linears()}
         served = [[(self._serving(linears.get(id(module)), m), m, module) for module, m in call] for call in calls]
         counts: dict[Kernel, set[int]] = {}
@@ -176,7 +222,9 @@ class Acceleration:
                 counts.setdefault(kernel, set()).add(m)
                 modules.setdefault((kernel, m), {})[module] = None
         raced = {
-            (kernel, m): RacedKernel(kernel, rows, tuple(modules[kernel, m]))
+            (kernel, m): RacedKernel(
+                kernel, rows, tuple(modules[kernel, m]), _ratio_at(m, (excluded or {}).get(kernel, {}))
+            )
             for kernel, of_kernel in counts.items()
             for m, rows in nearest_rows(kernel, of_kernel).items()
         }
@@ -258,6 +306,7 @@ class Acceleration:
     def begin(self, source: KernelSource | None, policy: Policy, convert: Callable[[nn.Linear], None]) -> None:
         """Replace the linears that have kernels, race those that are there, and have the others made. Where that fails
         or is interrupted, the model is given back."""
+        self._convert = convert
         try:
             for each in self._kernels:
                 if not each.reason:
@@ -298,6 +347,11 @@ class Acceleration:
         problems = f"{len(self.gemms)} problems{self._unraced()}"
         first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}{already}{launched}; {problems}"
         return "\n".join([first, *map(str, self.linears)])
+
+
+def _ratio_at(m: int, excluded: Mapping[Range, float]) -> float | None:
+    """Our time over PyTorch's at rows that are left to it; None where none are."""
+    return next((ratio for rows, ratio in excluded.items() if rows.low <= m <= rows.high), None)
 
 
 def _arrived(report: Acceleration) -> Callable[[Kernel], None]:

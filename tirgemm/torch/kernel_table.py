@@ -97,14 +97,14 @@ class KernelTable:
     def find(self, gemm: Gemm, device: Device, *, tuned: bool = False) -> Kernel | None:
         """The kernel of this very problem, else that of the narrowest range of m around it, else one for addresses that
         are aligned to less; only ``tuned`` ones, where that is asked for. None where PyTorch is left all of its m."""
-        kernel = self._offered(gemm, device, tuned=tuned)
+        kernel = self.offered(gemm, device, tuned=tuned)
         if kernel is None or _covered(gemm, self._excluded.get(kernel.kernel_sha256, {})):
             return None
         return kernel
 
     def excluded_rows(self, gemm: Gemm, device: Device) -> dict[Range, float]:
         """The rows that the problem's kernel leaves to PyTorch, with its time over PyTorch's."""
-        kernel = self._offered(gemm, device, tuned=False)
+        kernel = self.offered(gemm, device)
         left = {} if kernel is None else self._excluded.get(kernel.kernel_sha256, {})
         return {rows: ratio for rows, ratio in left.items() if gemm.m_min <= rows.high and rows.low <= gemm.m_max}
 
@@ -112,7 +112,8 @@ class KernelTable:
         """Whether all m of the problem are excluded, so that PyTorch computes them."""
         return _covered(gemm, self.excluded_rows(gemm, device))
 
-    def _offered(self, gemm: Gemm, device: Device, *, tuned: bool) -> Kernel | None:
+    def offered(self, gemm: Gemm, device: Device, *, tuned: bool = False) -> Kernel | None:
+        """``find`` as if no rows were left to PyTorch."""
         aligns = [gemm.align >> bits for bits in range(gemm.align.bit_length()) if gemm.align >> bits >= _LEAST_ALIGN]
         with self._lock:
             entries = [self._entries.get(_key(gemm, device.key, align)) for align in aligns]

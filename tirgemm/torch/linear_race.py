@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tirgemm.artifact import Kernel
+from tirgemm.device import Device
 from tirgemm.gemm import Range
 from tirgemm.torch.alternation import PairedRatio, Turns, alternating, captured, ended, paired_ratio
 from tirgemm.torch.linear_call import activation
@@ -30,6 +31,11 @@ ENOUGH_BYTES = 1 << 28
 # Below, a kernel's range is raced at its ends alone.
 FIRST_STEP = 16
 LOG = logging.getLogger("tirgemm.torch")
+
+
+def raced_in_graphs(device: Device) -> bool:
+    """Whether ``lost_rows`` races kernels of a device in CUDA graphs, where launches cost the host nothing."""
+    return device.kind == "cuda"
 
 
 def raced_rows(kernel: Kernel) -> list[Range]:

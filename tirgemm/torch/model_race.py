@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,16 +28,20 @@ from tirgemm.torch.linear_problems import LinearProblems
 LOG = logging.getLogger("tirgemm.torch")
 # Of calls of a whole model, which its host disturbs more than a kernel's graph is.
 TURNS = Turns(seconds=0.01)
+# So many times as many where they do not tell whether a call gains by its kernels: a host's noise is larger than that.
+CLOSE = 4
 ALL, PYTORCH = "all", "pytorch"
 
 
 @dataclass(frozen=True, eq=False)
 class RacedKernel:
-    """A kernel for some rows, and the linears that it computes."""
+    """A kernel for some rows, and the linears that it computes. ``before``: our time over PyTorch's, where a race
+    before this one left it these rows."""
 
     kernel: Kernel
     rows: Range
     modules: tuple[nn.Linear, ...]
+    before: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +58,10 @@ def dropped(
     """The kernels without which one of the calls is faster, with its time over that without them.
 
     ``linears`` are all of the model that kernels of ``table`` compute. Where a call with what is left of its kernels is
-    not faster than PyTorch's in all turns but one, all of them are dropped. A call that shares a kernel with one that
-    dropped it is raced again without it. On a GPU with ``graph`` calls are captured in CUDA graphs, all in one memory
-    pool. A call that cannot be raced is logged, and drops none.
+    not faster than PyTorch's in all turns but one, nor in enough of more turns, all of them are dropped. A call that
+    shares a kernel with one that dropped it is raced again without it. On a GPU with ``graph`` calls are captured in
+    CUDA graphs, all in one memory pool. A call that cannot be raced is logged, and drops none but those that a race
+    before had left to PyTorch.
     """
     kept = dict.fromkeys(kernel for call in calls for kernel in call.kernels)
     lost: dict[RacedKernel, float] = {}
@@ -69,7 +74,7 @@ def dropped(
                 gone = _dropped(call, kept, timer)
             except RuntimeError as error:
                 LOG.warning("kernels were not raced together: %s", error)
-                continue
+                gone = {each: each.before for each in call.kernels if each in kept and each.before is not None}
             lost |= gone
             for kernel in gone:
                 del kept[kernel]
@@ -121,6 +126,8 @@ def _dropped(call: RacedCall, offered: Collection[RacedKernel], timer: _CallTime
         without, of_all = _ratios(call, kept, others, timer)
         slower = [each for each in kept if without[each].low > 1]
         if not slower:
+            if of_all.median < 1 <= of_all.high:
+                of_all = _looked_at_closely(call, kept, others, timer)
             if of_all.high >= 1:
                 lost |= dict.fromkeys(kept, of_all.median)
             break
@@ -143,6 +150,14 @@ def _ratios(
     return without, ratios[PYTORCH]
 
 
+def _looked_at_closely(
+    call: RacedCall, kept: Sequence[RacedKernel], others: frozenset[RacedKernel], timer: _CallTimer
+) -> PairedRatio:
+    """The time of ``call`` with all that are kept over PyTorch's, by more turns."""
+    samples = timer.samples(call, {ALL: others.union(kept), PYTORCH: None}, CLOSE)
+    return paired_ratio(samples[ALL], samples[PYTORCH])
+
+
 Switch = Callable[["Collection[RacedKernel] | None"], None]
 """Has these of the raced kernels compute their rows and PyTorch those of the others; with None PyTorch all."""
 
@@ -157,14 +172,17 @@ class _CallTimer:
     _graphs: dict[tuple[RacedCall, frozenset[RacedKernel] | None], Any] = field(default_factory=dict)
     _pool: Any = None
 
-    def samples(self, call: RacedCall, states: Mapping[str, frozenset[RacedKernel] | None]) -> dict[str, list[float]]:
-        """Milliseconds of ``call``, turn by turn, by the name of what computes it."""
+    def samples(
+        self, call: RacedCall, states: Mapping[str, frozenset[RacedKernel] | None], times: int = 1
+    ) -> dict[str, list[float]]:
+        """Milliseconds of ``call``, turn by turn, by the name of what computes it; ``times`` as many turns."""
+        turns = replace(self.turns, count=times * self.turns.count)
         places = {module.weight.device for kernel in call.kernels for module in kernel.modules}
         places = {place for place in places if place.type == "cuda"}
         with torch.cuda.device(min(places, key=str)) if places else nullcontext():
             if self.graph and places:
                 replays = {way: self._replay(call, state) for way, state in states.items()}
-                return alternating(replays, self.turns, torch.cuda.synchronize)
+                return alternating(replays, turns, torch.cuda.synchronize)
 
             def synchronise() -> None:
                 for place in places:
@@ -174,7 +192,7 @@ class _CallTimer:
                 self.switch(states[way])
                 call.run()  # looks at each kind of call in full, which is not what is timed
 
-            return alternating(dict.fromkeys(states, call.run), self.turns, synchronise, prepare)
+            return alternating(dict.fromkeys(states, call.run), turns, synchronise, prepare)
 
     def _replay(self, call: RacedCall, state: frozenset[RacedKernel] | None) -> Callable[[], Any]:
         if self._pool is None:

@@ -1,0 +1,153 @@
+"""Races of eager calls, which offer again what lost in CUDA graphs, and look closely where a host's noise is large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.sample_source import SampleSource
+from tests.torch.restored_table import restored_table
+from tests.torch.watched_kernel import watch
+from tests.torch.work_clock import WorkClock
+from tirgemm.gemm import Gemm
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
+
+N, K, M = 23, 19, 5
+GEMM = Gemm(M, N, K, "f32", "nt", bias=True)
+PYTORCH_S = 0.002
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A table that is as it was once the test is over, of kernels that are taken for those of a GPU."""
+    from tirgemm.torch import acceleration
+
+    monkeypatch.setattr(acceleration, "raced_in_graphs", lambda device: True)
+    with restored_table() as kept, torch.no_grad():
+        yield kept
+
+
+@pytest.fixture
+def lost_alone(table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[Any, Any]]:
+    """A function that accelerates a linear whose kernel lost alone, and that takes, in calls, so many times PyTorch's
+    time: the layer, and the report."""
+    from tirgemm.torch import accelerate, acceleration, linear_race, model_race
+    from tirgemm.torch.alternation import PairedRatio, Turns
+
+    clock = WorkClock()
+    monkeypatch.setattr(model_race, "TURNS", Turns(9, 1e-5, clock))
+    monkeypatch.setattr(acceleration.Acceleration, "_races", lambda *_: True)
+    monkeypatch.setattr(linear_race, "_ratio", lambda *_: PairedRatio(1.02, 1.01, 1.03))
+
+    def run(share: float) -> tuple[Any, Any]:
+        def pytorch(*given: Any) -> Any:
+            clock.now += PYTORCH_S
+            return real(*given)
+
+        def ours(_: Any) -> None:
+            clock.now += share * PYTORCH_S
+
+        real = torch.nn.functional.linear
+        monkeypatch.setattr(torch.nn.functional, "linear", pytorch)
+        source = SampleSource()
+        table.add(watch(source.kernel(GEMM, "tuned"), ours, monkeypatch))
+        layer = torch.nn.Linear(K, N)
+        report = accelerate(layer, rows=M, source=source, policy="tuned")
+        assert "not faster than PyTorch, 1.020 of its time" in str(report)
+        assert type(layer) is torch.nn.Linear
+        return layer, report
+
+    return run
+
+
+def test_what_lost_alone_in_graphs_is_offered_to_eager_calls_again(
+    lost_alone: Callable[[float], tuple[Any, Any]],
+) -> None:
+    from tirgemm.torch import Linear
+
+    layer, report = lost_alone(0.5)
+    x = torch.randn(M, K)
+    wanted = layer(x)
+    report.race(lambda: layer(x))
+    assert type(layer) is Linear
+    assert "not faster" not in str(report)
+    assert report.linears[0].replaced
+    assert torch.allclose(layer(x), wanted, atol=1e-4)
+    report.undo()
+    assert type(layer) is torch.nn.Linear
+
+
+def test_what_loses_in_the_calls_too_is_given_back_again(lost_alone: Callable[[float], tuple[Any, Any]]) -> None:
+    layer, report = lost_alone(1.5)
+    x = torch.randn(M, K)
+    report.race(lambda: layer(x))
+    assert type(layer) is torch.nn.Linear
+    assert "not faster than PyTorch, 1.500 of its time" in str(report)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_a_race_that_fails_leaves_what_was_left_to_pytorch(
+    error: type[Exception], lost_alone: Callable[[float], tuple[Any, Any]]
+) -> None:
+    layer, report = lost_alone(0.5)
+    x = torch.randn(M, K)
+    calls: list[int] = []
+
+    def call() -> None:
+        layer(x)
+        calls.append(1)
+        if len(calls) > 3:
+            raise error("no memory")
+
+    if error is RuntimeError:
+        report.race(call)
+    else:
+        with pytest.raises(ValueError, match="no memory"):
+            report.race(call)
+    assert len(calls) > 3, "it was offered to the calls"
+    assert type(layer) is torch.nn.Linear
+    assert "not faster than PyTorch, 1.020 of its time" in str(report)
+
+
+def test_calls_that_are_not_faster_in_all_turns_but_one_are_looked_at_by_more_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a host's noise more than one turn of nine is on the wrong side though the kernels gain 5 %."""
+    from tirgemm.torch import model_race
+    from tirgemm.torch.model_race import RacedCall, RacedKernel
+
+    nothing: Any = None
+    kernel = RacedKernel(nothing, nothing, ())
+    taken: list[int] = []
+
+    class Timer:
+        def __init__(self, slower: int) -> None:
+            self.slower = slower
+
+        def samples(self, _call: Any, states: Any, times: int = 1) -> dict[str, list[float]]:
+            """Of every nine turns so many in which ours is slower."""
+            taken.append(9 * times)
+            ours = ([1.1] * self.slower + [0.95] * (9 - self.slower)) * times
+            return {way: ours if way == model_race.ALL else [1.0] * len(ours) for way in states}
+
+    def lost(slower: int) -> dict[RacedKernel, float]:
+        taken.clear()
+        timer: Any = Timer(slower)
+        return model_race._dropped(RacedCall(lambda: None, (kernel,)), [kernel], timer)
+
+    assert (lost(1), taken) == ({}, [9])
+    assert (lost(2), taken) == ({}, [9, 36])
+    assert (lost(3), taken) == ({kernel: 0.95}, [9, 36]), "12 of 36 turns"
+    assert (lost(5), taken) == ({kernel: 1.1}, [9]), "its median is slower"
+
+
+def test_a_paired_ratio_leaves_out_as_many_turns_as_a_sign_test_does() -> None:
+    from tirgemm.torch.alternation import paired_ratio
+
+    for turns, few in ((4, 1), (9, 1), (18, 4), (36, 11)):
+        ratio = paired_ratio([float(number) for number in range(1, turns + 1)], [1.0] * turns)
+        assert (ratio.low, ratio.high) == (1.0 + few, float(turns - few))
