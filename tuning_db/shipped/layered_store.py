@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from sqlalchemy import Connection
@@ -11,7 +11,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer, measured_under, raced_configs, same_device, same_environment
+from tirgemm.tuning.records.offer import Offer, measured_under, raced_times, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.nearest_candidates import NEAREST
@@ -46,11 +46,11 @@ class LayeredStore(SqlStore):
         self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
     ) -> list[Candidate]:
         own = super().history(device_key, regime, limit)
-        file = self.shipped.of(device_key)
-        if file is None or len(own) >= limit:
+        files = self.shipped.files_of(device_key)
+        if not files or len(own) >= limit:
             return own
         most = limit - len(own) if near is None else min(limit - len(own), NEAREST)
-        return own + without(_of_file(file, device_key, regime, near, most), own)
+        return own + without(_of_files(files, device_key, regime, near, most), own)
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
         return shipped_offer(self.shipped, gemm, device, regime, other_devices=other_devices)
@@ -66,11 +66,10 @@ class LayeredStore(SqlStore):
 
     def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> tuple[Candidate, ...]:
         """The shipped candidates that count as measured here."""
-        file = self.shipped.of(device_key)
-        if file is None or not file.candidates(device_key, str(gemm), regime):
-            return ()
-        here = self.device(device_key)
-        return () if here is None else _same(file, here, str(gemm), regime)
+        files = self.shipped.files_of(device_key)
+        file = next((each for each in files if each.candidates(device_key, str(gemm), regime)), None)
+        here = None if file is None else self.device(device_key)
+        return () if file is None or here is None else _same(file, here, str(gemm), regime)
 
 
 def without(candidates: Iterable[Candidate], known: Iterable[Candidate]) -> list[Candidate]:
@@ -95,7 +94,7 @@ def shipped_offer(
         if same:
             return Offer(device, same, same=True)
         if offered:
-            raced = tuple(raced_configs(offered, _environments(file, device)))
+            raced = raced_times(offered, _environments(file, device))
             there = _measured_on(file, theirs, offered)
             return Offer(there, offered, same=False, other_device=not own, raced=raced)
     return None
@@ -127,13 +126,20 @@ def _measured_on(file: ShippedFile, theirs: Device, offered: tuple[Candidate, ..
     return known.get(str(fingerprint), theirs.with_(environment=()))
 
 
-def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | None, most: int) -> list[Candidate]:
+def _of_files(
+    files: Sequence[ShippedFile], device_key: str, regime: Regime, near: Gemm | None, most: int
+) -> list[Candidate]:
     """At most ``most`` measured candidates, those of the problems nearest to ``near`` first."""
-    problems = {Gemm.parse(text): text for key, text, of in file.places if (key, of) == (device_key, regime)}
+    problems: dict[Gemm, tuple[ShippedFile, str]] = {}
+    for file in files:
+        for key, text, of in file.places:
+            if (key, of) == (device_key, regime):
+                problems.setdefault(Gemm.parse(text), (file, text))
     order = list(problems) if near is None else [*([near] if near in problems else []), *nearest(near, problems)]
     candidates: list[Candidate] = []
     for gemm in order:
         if len(candidates) >= most:
             break
-        candidates += [c for c in file.candidates(device_key, problems[gemm], regime) if c.search_us is not None]
+        file, text = problems[gemm]
+        candidates += [c for c in file.candidates(device_key, text, regime) if c.search_us is not None]
     return candidates[:most]
