@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from sqlalchemy import Connection
@@ -46,11 +46,13 @@ class LayeredStore(SqlStore):
         self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
     ) -> list[Candidate]:
         own = super().history(device_key, regime, limit)
-        files = self.shipped.files_of(device_key)
-        if not files or len(own) >= limit:
-            return own
         most = limit - len(own) if near is None else min(limit - len(own), NEAREST)
-        return own + without(_of_files(files, device_key, regime, near, most), own)
+        beneath: list[Candidate] = []
+        for file in self.shipped.files_of(device_key):
+            # Of kernel sets last: they have few configs of each of many sizes that lie close together.
+            if len(beneath) < most:
+                beneath += without(_of_file(file, device_key, regime, near, most - len(beneath)), [*own, *beneath])
+        return own + beneath
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
         return shipped_offer(self.shipped, gemm, device, regime, other_devices=other_devices)
@@ -126,20 +128,13 @@ def _measured_on(file: ShippedFile, theirs: Device, offered: tuple[Candidate, ..
     return known.get(str(fingerprint), theirs.with_(environment=()))
 
 
-def _of_files(
-    files: Sequence[ShippedFile], device_key: str, regime: Regime, near: Gemm | None, most: int
-) -> list[Candidate]:
+def _of_file(file: ShippedFile, device_key: str, regime: Regime, near: Gemm | None, most: int) -> list[Candidate]:
     """At most ``most`` measured candidates, those of the problems nearest to ``near`` first."""
-    problems: dict[Gemm, tuple[ShippedFile, str]] = {}
-    for file in files:
-        for key, text, of in file.places:
-            if (key, of) == (device_key, regime):
-                problems.setdefault(Gemm.parse(text), (file, text))
+    problems = {Gemm.parse(text): text for key, text, of in file.places if (key, of) == (device_key, regime)}
     order = list(problems) if near is None else [*([near] if near in problems else []), *nearest(near, problems)]
     candidates: list[Candidate] = []
     for gemm in order:
         if len(candidates) >= most:
             break
-        file, text = problems[gemm]
-        candidates += [c for c in file.candidates(device_key, text, regime) if c.search_us is not None]
+        candidates += [c for c in file.candidates(device_key, problems[gemm], regime) if c.search_us is not None]
     return candidates[:most]
