@@ -18,7 +18,7 @@ from tirgemm.tuning.records.comparable_times import comparable_times, fastest
 from tirgemm.tuning.shipped_set import OFFERED
 from tirgemm.tuning.size_races import losses_at
 
-# The problem at the smallest m of its range, the device class and the regime.
+# A problem, of a kernel set that at the smallest m of its range, the device class and the regime.
 SetKey = tuple[Gemm, str, Regime]
 
 

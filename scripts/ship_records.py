@@ -4,17 +4,17 @@ and ``MODEL.sets.jsonl.gz`` of kernel sets.
 usage: ship_records.py FILE.jsonl.gz... [RESULTS.json.gz...]
                                             files of `tirgemm db export`, later ones on top of earlier ones. What was
                                             shipped of a model before is replaced: give it, too, or start from a
-                                            database that has imported it. Problems by which kernels are judged
-                                            are left out, unless they are a published suite's too, and so are
-                                            problems of the same m, n and k whose sizes were not shipped before. Of
-                                            a search over a range of m what a kernel set is cut by is kept, where it
-                                            tried all sizes. The sizes of all that is shipped are added to
-                                            tirgemm/bench/recorded_sides.json: no new seed draws them. What took 60
-                                            times its estimate was disturbed, and is left out. Of what was measured
-                                            again (`tirgemm db collect --recorded`) the samples of other
-                                            environments, and those that name none, are left out. Of results files
-                                            of suites, of problems that are shipped, the kernels that ran beside
-                                            each other, in place of what ran so before: nothing is learnt from them
+                                            database that has imported it. Problems by which kernels are judged are left
+                                            out, unless they are a published suite's too, and so are problems of the
+                                            same m, n and k whose sizes were not shipped before. Of a search over a
+                                            range of m what a kernel set is cut by is kept, where it tried all sizes,
+                                            and is not in MODEL.sets.jsonl.gz. The sizes of all that is shipped are
+                                            added to tirgemm/bench/recorded_sides.json: no new seed draws them. What
+                                            took 60 times its estimate was disturbed, and is left out. Of what was
+                                            measured again (`tirgemm db collect --recorded`) the samples of other
+                                            environments, and those that name none, are left out. Of results files of
+                                            suites, of problems that are shipped, the kernels that ran beside each
+                                            other, in place of what ran so before: nothing is learnt from them
        ship_records.py --sets FILE.jsonl.gz...
                                             of the same files the kernel sets that are whole, each with its regime: what
                                             a set is cut by, at the sizes that are compared, and nothing else, into
@@ -78,12 +78,15 @@ Devices = dict[tuple[str, str], Device]
 
 
 def ship(paths: list[Path], folder: Path) -> list[Path]:
-    """Write the records of ``paths`` into ``folder``, a file for each model; pruned candidates are left out."""
+    """Write the records of ``paths`` into ``folder``, a file for each model; pruned candidates are left out, and so are
+    the problems of the kernel sets in the file beside."""
     records, results = [p for p in paths if ".jsonl" in p.suffixes], [p for p in paths if ".json" in p.suffixes]
     devices, candidates = _read(records)
     for path in results:
         _put_raced(candidates, path, devices.values())
-    return _written(of_sets(list(candidates.values()), _classes(devices)), devices, folder, shipped.file_of)
+    beside = _places(folder, sets=True)
+    kept = [c for c in of_sets(list(candidates.values()), _classes(devices)) if _place(c) not in beside]
+    return _written(kept, devices, folder, shipped.file_of)
 
 
 def ship_sets(paths: list[Path], folder: Path) -> tuple[list[Path], WholeSets]:
@@ -93,17 +96,25 @@ def ship_sets(paths: list[Path], folder: Path) -> tuple[list[Path], WholeSets]:
     Raises InvalidRequest where none is whole.
     """
     devices, candidates = _read(paths)
-    records = ShippedRecords(folder)
-    places = [place for file in records.files() if not shipped.is_of_sets(file.path) for place in file.places]
-    known = {(Gemm.parse(text), key, regime) for key, text, regime in places}
-    wanted = {(c.gemm.with_(m=c.gemm.m_min), c.device_key, c.regime) for c in candidates.values()}
-    sets = WholeSets(known, {place for place in wanted & known if _is_answered(records, place, devices.values())})
+    records, known = ShippedRecords(folder), _places(folder, sets=False)
+    smallest = {_place(c.with_(gemm=c.gemm.with_(m=c.gemm.m_min))) for c in candidates.values()}
+    sets = WholeSets(known, {place for place in smallest & known if _is_answered(records, place, devices.values())})
     sets.take(candidates.values(), _classes(devices))
     if not sets.names:
         raise InvalidRequest(f"no kernel set is whole: {'; '.join(sets.left_out) or 'no m is a range'}")
     keys = {candidate.device_key for candidate in sets.candidates}
     devices = {place: device for place, device in devices.items() if place[0] in keys}
     return _written(sets.candidates, devices, folder, shipped.sets_file_of), sets
+
+
+def _places(folder: Path, *, sets: bool) -> set[SetKey]:
+    """The problems of the shipped files of kernel sets, or of the others."""
+    files = (file for file in ShippedRecords(folder).files() if shipped.is_of_sets(file.path) is sets)
+    return {(Gemm.parse(text), key, regime) for file in files for key, text, regime in file.places}
+
+
+def _place(candidate: Candidate) -> SetKey:
+    return candidate.gemm, candidate.device_key, candidate.regime
 
 
 def _is_answered(records: ShippedRecords, place: SetKey, devices: Iterable[Device]) -> bool:

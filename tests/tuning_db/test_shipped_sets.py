@@ -277,6 +277,20 @@ def test_the_smallest_size_is_of_the_file_of_problems_where_that_has_it(
         assert parts_of(another, ShippedRecords(folder), Range(4, 64))
 
 
+def test_what_is_in_the_file_of_sets_is_not_packed_into_that_of_problems(database: Database, tmp_path: Path) -> None:
+    alone = measured_on(CPU, ANOTHER, [(config_of(8), 30.0)])
+    file = exported(database, tmp_path / "all.jsonl.gz", [*SET, *alone])
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    module: Any = script("scripts/ship_records.py")
+    (path,) = module.ship([file], folder)
+    assert {c.gemm for c in read_candidates(path)} == {ANOTHER, *(c.gemm for c in SET)}
+    path.unlink()
+    module.ship_sets([file], folder)
+    assert module.ship([file], folder) == [path]
+    assert {c.gemm for c in read_candidates(path)} == {ANOTHER}
+
+
 def test_without_a_range_of_m_there_is_no_set(database: Database, tmp_path: Path) -> None:
     file = exported(database, tmp_path / "all.jsonl.gz", SET[:3])
     module: Any = script("scripts/ship_records.py")
