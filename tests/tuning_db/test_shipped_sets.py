@@ -12,12 +12,14 @@ import pytest
 from tests.helpers.fake_workbench import CPU, FakeBench
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
-from tirgemm import Config, Gemm
+from tirgemm import Budget, Config, Gemm
+from tirgemm.bench.suites import suite_named
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Range, Regime
 from tirgemm.service.views.candidate_list import recorded, recorded_places
 from tirgemm.service.views.spaces.listing import SpaceFilter, list_spaces
+from tirgemm.tuning.budget import covers
 from tirgemm.tuning.records import Candidate, SampleSet
 from tirgemm.tuning.set_tuning import SetTuning
 from tirgemm.tuning.shipped_set import recorded_parts
@@ -316,3 +318,66 @@ def test_the_option_packs_sets_and_says_which(
     assert "[64, 96, 64]" in (tmp_path / "sides.json").read_text(), "no seed draws its sizes"
     assert module.main(["--sets"]) == module.main(["--sets", "--other"]) == 2
     assert "ship_records.py --sets FILE.jsonl.gz..." in capsys.readouterr().out
+
+
+# -- the package's own -----------------------------------------------------------------------------
+
+
+H200 = "cuda:sm_90a:nvidia-h200:132"
+
+
+def h200_bench(database: Database, **changes: Any) -> FakeBench:
+    """A workbench of an H200 with the driver and TVM that its sets were measured under, or as it is changed."""
+    bench = FakeBench(store=LayeredStore(database))
+    bench.device = ShippedRecords().files_of(H200)[-1].devices[-1].with_(uuid="GPU-0", **changes)
+    bench.store.put_device(bench.device)
+    return bench
+
+
+def test_every_set_of_the_package_is_whole_and_no_problem_is_shipped_twice(database: Database) -> None:
+    problems, sets = ShippedRecords().files_of(H200)
+    assert not {*problems.places} & {*sets.places}
+    assert {regime for _, _, regime in sets.places} == {REGIME}
+    widest: dict[Gemm, Gemm] = {}
+    for gemm in sorted(sets.gemms, key=lambda gemm: gemm.m_max):
+        widest[gemm.with_(m=gemm.m_min)] = gemm
+    assert {*widest.values()} <= {*suite_named("sets").gemms}
+    bench = h200_bench(database)
+    for smallest, whole in widest.items():
+        assert isinstance(whole.m, Range)
+        for m in (whole.m, Range(1, 768), Range(1, 3)):
+            parts = recorded_parts(SetTuning(whole.with_(m=m), bench, REGIME))
+            assert parts, (whole, m)
+            assert [part.gemm.m_min for part in parts] == [1, *(part.gemm.m_max + 1 for part in parts[:-1])]
+            assert parts[-1].gemm.m_max == m.high
+            offer = bench.store.offer(smallest, bench.device, REGIME)
+            assert offer is not None
+            assert parts[0].config in offer.raced, "it was timed at m = 1"
+        for m in (Range(1, 1000), Range(64, 8192)):
+            assert recorded_parts(SetTuning(whole.with_(m=m), bench, REGIME)) == []
+
+
+@pytest.mark.parametrize("m", [Range(1, 8192), Range(1, 192)])
+def test_a_range_of_a_layer_on_an_h200_is_answered_by_the_set_that_was_shipped(database: Database, m: Range) -> None:
+    gemm = Gemm.parse("1..8192x4096x4096:f16:nt").with_(m=m)
+    bench = h200_bench(database)
+    record = SetTuning(gemm, bench, REGIME).run()
+    assert bench.fake.evaluated == []
+    assert (record.role, record.shipped, record.portable) == ("tuned", True, False)
+    assert record.timings.ended == "shipped"
+    assert record.timings.members is not None
+    parts = recorded_parts(SetTuning(gemm, bench, REGIME))
+    assert [one.m for one in record.timings.members] == [str(part.gemm.m) for part in parts]
+    assert covers(record, Budget())
+
+
+def test_under_another_driver_nothing_of_a_set_of_the_package_is_taken_unmeasured(database: Database) -> None:
+    gemm = Gemm.parse("1..3x4096x4096:f16:nt")
+    bench = h200_bench(database, environment=(("tvm", "0.27.0.post1"), ("driver", "1.2"), ("cuda", "13.0")))
+    assert recorded_parts(SetTuning(gemm, bench, REGIME)) == []
+    record = SetTuning(gemm, bench, REGIME).run()
+    offers = [bench.store.offer(gemm.with_(m=Range(1, m)), bench.device, REGIME) for m in (1, 2, 3)]
+    assert all(offer is not None and not offer.answers for offer in offers)
+    measured = {*bench.fake.evaluated}
+    assert all(offer is not None and measured & {c.config for c in offer.candidates} for offer in offers)
+    assert (record.role, record.shipped, record.portable) == ("tuned", True, True)
