@@ -56,7 +56,7 @@ for step in "${steps[@]}"; do
       # shellcheck disable=SC2086 - options
       run timeout --signal INT "${SECONDS_SETS:-480}" $cli tune --suite sets --device "${DEVICE:-cuda:0}" \
         --regime "${REGIME:-sustained}" --data "$out/data" ${SETS:-}
-      run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;  # scripts/ship_records.py takes it into the package
+      run $cli db export "$out/records.jsonl.gz" --data "$out/data" ;;  # scripts/ship_records.py --sets takes it into the package
     suites)
       files=()
       for suite in "${suites[@]}"; do

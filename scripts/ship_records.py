@@ -1,19 +1,27 @@
-"""Packing of records files into the package: ``tuning_db/shipped/MODEL.jsonl.gz``, one for each device model in them.
+"""Packing of records files into the package: ``tuning_db/shipped/MODEL.jsonl.gz``, one for each device model in them,
+and ``MODEL.sets.jsonl.gz`` of kernel sets.
 
 usage: ship_records.py FILE.jsonl.gz... [RESULTS.json.gz...]
                                             files of `tirgemm db export`, later ones on top of earlier ones. What was
                                             shipped of a model before is replaced: give it, too, or start from a
-                                            database that has imported it. Problems by which kernels are judged
-                                            are left out, unless they are a published suite's too, and so are
-                                            problems of the same m, n and k whose sizes were not shipped before. Of
-                                            a search over a range of m what a kernel set is cut by is kept, where it
-                                            tried all sizes. The sizes of all that is shipped are added to
-                                            tirgemm/bench/recorded_sides.json: no new seed draws them. What took 60
-                                            times its estimate was disturbed, and is left out. Of what was measured
-                                            again (`tirgemm db collect --recorded`) the samples of other
-                                            environments, and those that name none, are left out. Of results files
-                                            of suites, of problems that are shipped, the kernels that ran beside
-                                            each other, in place of what ran so before: nothing is learnt from them
+                                            database that has imported it. Problems by which kernels are judged are left
+                                            out, unless they are a published suite's too, and so are problems of the
+                                            same m, n and k whose sizes were not shipped before. Of a search over a
+                                            range of m what a kernel set is cut by is kept, where it tried all sizes,
+                                            and is not in MODEL.sets.jsonl.gz. The sizes of all that is shipped are
+                                            added to tirgemm/bench/recorded_sides.json: no new seed draws them. What
+                                            took 60 times its estimate was disturbed, and is left out. Of what was
+                                            measured again (`tirgemm db collect --recorded`) the samples of other
+                                            environments, and those that name none, are left out. Of results files of
+                                            suites, of problems that are shipped, the kernels that ran beside each
+                                            other, in place of what ran so before: nothing is learnt from them
+       ship_records.py --sets FILE.jsonl.gz...
+                                            of the same files the kernel sets that are whole, each with its regime: what
+                                            a set is cut by, at the sizes that are compared, and nothing else, into
+                                            MODEL.sets.jsonl.gz, of which models learn nothing. What was shipped of
+                                            sets before is replaced: give it, too. A smallest size whose problem is
+                                            shipped in MODEL.jsonl.gz is taken from there where that answers it, and
+                                            from nowhere else
 """
 
 from __future__ import annotations
@@ -26,6 +34,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.records_of_sets import SetKey, WholeSets, of_sets
 from tirgemm.bench import held_out
 from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, recorded_sides, sides_of
 from tirgemm.bench.results import load
@@ -35,17 +44,13 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import families, is_valid
-from tirgemm.gemm import Gemm, Range
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
-from tirgemm.tuning.kernel_set.partition import servers
-from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
+from tirgemm.gemm import Gemm
 from tirgemm.tuning.records import SEARCHED, Candidate, CandidateKey, SampleSet, Status
-from tirgemm.tuning.records.comparable_times import comparable_times, fastest
+from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.json_values import merged
 from tirgemm.tuning.search.collection import CONFIGS
-from tirgemm.tuning.shipped_set import OFFERED
-from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning_db import shipped
+from tirgemm.tuning_db.shipped.layered_store import shipped_offer
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
@@ -64,16 +69,68 @@ DROPPED_OF_OTHERS = ("power_w", "spread_us")
 # No kernel is so many times slower than its estimate; of 45,000 recorded configs eight took 75 times as long or more,
 # among them all that were measured within some seconds.
 DISTURBED = 60
+# The option by which kernel sets are packed.
+SETS = "--sets"
 SIDES = Path(held_out.__file__).with_name(held_out.RECORDED_SIDES)
 
 
+Devices = dict[tuple[str, str], Device]
+
+
 def ship(paths: list[Path], folder: Path) -> list[Path]:
-    """Write the records of ``paths`` into ``folder``, a file for each model; pruned candidates are left out."""
-    is_judged = _judged(shipped.FOLDER)
-    devices: dict[tuple[str, str], Device] = {}
-    candidates: dict[CandidateKey, Candidate] = {}
+    """Write the records of ``paths`` into ``folder``, a file for each model; pruned candidates are left out, and so are
+    the problems of the kernel sets in the file beside."""
     records, results = [p for p in paths if ".jsonl" in p.suffixes], [p for p in paths if ".json" in p.suffixes]
-    for path in records:
+    devices, candidates = _read(records)
+    for path in results:
+        _put_raced(candidates, path, devices.values())
+    beside = _places(folder, sets=True)
+    kept = [c for c in of_sets(list(candidates.values()), _classes(devices)) if _place(c) not in beside]
+    return _written(kept, devices, folder, shipped.file_of)
+
+
+def ship_sets(paths: list[Path], folder: Path) -> tuple[list[Path], WholeSets]:
+    """Write the records of the kernel sets of ``paths`` that are whole into ``folder``, a file for each model beside
+    that of its problems, and say which these are.
+
+    Raises InvalidRequest where none is whole.
+    """
+    devices, candidates = _read(paths)
+    records, known = ShippedRecords(folder), _places(folder, sets=False)
+    smallest = {_place(c.with_(gemm=c.gemm.with_(m=c.gemm.m_min))) for c in candidates.values()}
+    sets = WholeSets(known, {place for place in smallest & known if _is_answered(records, place, devices.values())})
+    sets.take(candidates.values(), _classes(devices))
+    if not sets.names:
+        raise InvalidRequest(f"no kernel set is whole: {'; '.join(sets.left_out) or 'no m is a range'}")
+    keys = {candidate.device_key for candidate in sets.candidates}
+    devices = {place: device for place, device in devices.items() if place[0] in keys}
+    return _written(sets.candidates, devices, folder, shipped.sets_file_of), sets
+
+
+def _places(folder: Path, *, sets: bool) -> set[SetKey]:
+    """The problems of the shipped files of kernel sets, or of the others."""
+    files = (file for file in ShippedRecords(folder).files() if shipped.is_of_sets(file.path) is sets)
+    return {(Gemm.parse(text), key, regime) for file in files for key, text, regime in file.places}
+
+
+def _place(candidate: Candidate) -> SetKey:
+    return candidate.gemm, candidate.device_key, candidate.regime
+
+
+def _is_answered(records: ShippedRecords, place: SetKey, devices: Iterable[Device]) -> bool:
+    """Whether shipped records answer a problem on one of the devices of its class without a race there."""
+    gemm, key, regime = place
+    offers = (shipped_offer(records, gemm, device, regime) for device in devices if device.key == key)
+    return any(offer is not None and offer.answers for offer in offers)
+
+
+def _read(paths: Iterable[Path]) -> tuple[Devices, dict[CandidateKey, Candidate]]:
+    """The devices of records files and, later ones on top of earlier ones, their candidates: of one environment each,
+    without what nothing is shipped of."""
+    is_judged = _judged(shipped.FOLDER)
+    devices: Devices = {}
+    candidates: dict[CandidateKey, Candidate] = {}
+    for path in paths:
         devices |= {(device.key, device.fingerprint): device for device in read_devices(path)}
         for candidate in read_candidates(path):
             if is_judged(candidate.gemm) or _disturbed(candidate, devices):
@@ -81,14 +138,23 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
             known = candidates.get(candidate.key)
             sets = merged(known.sample_sets if known else (), candidate.sample_sets)
             candidates[candidate.key] = candidate.with_(sample_sets=sets)
-    classes = {key: device for (key, _), device in devices.items()}
-    candidates = {candidate.key: candidate for candidate in _of_one_environment(candidates.values(), classes)}
-    for path in results:
-        _put_raced(candidates, path, devices.values())
-    compacted = _compacted(_of_sets(list(candidates.values()), classes))
+    current = _of_one_environment(candidates.values(), _classes(devices))
+    return devices, {candidate.key: candidate for candidate in current}
+
+
+def _classes(devices: Devices) -> dict[str, Device]:
+    """A device of each class."""
+    return {key: device for (key, _), device in devices.items()}
+
+
+def _written(
+    candidates: Sequence[Candidate], devices: Devices, folder: Path, file_of: Callable[[str], Path]
+) -> list[Path]:
+    """Write candidates into ``folder``, a file for each model that has some; pruned ones are left out."""
+    compacted = _compacted(candidates)
     written = []
     for model in dict.fromkeys(_model(key) for key, _ in devices):
-        path = folder / shipped.file_of(model).name
+        path = folder / file_of(model).name
         kept = [c for c in compacted if _model(c.device_key) == model and c.status is not Status.PRUNED]
         pack(path, [device for (key, _), device in devices.items() if _model(key) == model], kept)
         written.append(path)
@@ -190,48 +256,6 @@ def _outdone(before: Sequence[Candidate], newest: str, device: Device) -> set[Co
     }
 
 
-def _of_sets(candidates: Sequence[Candidate], devices: Mapping[str, Device]) -> list[Candidate]:
-    """Without those that no kernel set over a range of m is cut by: of the problems whose m is a range what is among
-    the fastest at one of the sizes of a search, or may be the fastest between two, stays, at all of them."""
-    sets: dict[tuple[Gemm, str, str], dict[int, list[Candidate]]] = {}
-    for candidate in candidates:
-        if isinstance(candidate.gemm.m, Range):
-            sizes = sets.setdefault(_set_of(candidate), {})
-            sizes.setdefault(candidate.gemm.m_max, []).append(candidate)
-    wanted = {
-        place: _servers(sizes, devices[place[1]])
-        for place, sizes in sets.items()
-        # The smallest is a single m, whose problem is any other's too.
-        if any({place[0].m_min, *sizes} >= {*searched_sizes(Range(place[0].m_min, high))} for high in sizes)
-    }
-    return [
-        candidate
-        for candidate in candidates
-        if isinstance(candidate.gemm.m, int) or candidate.config in wanted.get(_set_of(candidate), ())
-    ]
-
-
-def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Config]:
-    """What is among the fastest at one of the sizes up to which a range was searched, and what is estimated to be the
-    fastest between them."""
-    offered = {config for of_size in sizes.values() for config in fastest(of_size, OFFERED)}
-    gemm, regime = sizes[max(sizes)][0].gemm, sizes[max(sizes)][0].regime
-    whole = Range(gemm.m_min, gemm.m_max)
-    measured = {}
-    for size in set(compared_sizes(whole)) & set(sizes):
-        of_size = sizes[size][0].gemm
-        known = comparable_times(sizes[size]).items()
-        times = {config: us for config, us in known if us is not None and is_valid(of_size, config, device)}
-        measured |= {of_size: losses_at(times, {}, 0)} if times else {}
-    problems = [gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low]
-    return {*servers(offered, losses_everywhere(problems, contenders(measured.values()), measured, device, regime))}
-
-
-def _set_of(candidate: Candidate) -> tuple[Gemm, str, str]:
-    """The problem at the smallest m of its range, the device class and the regime."""
-    return candidate.gemm.with_(m=candidate.gemm.m_min), candidate.device_key, candidate.regime
-
-
 def _compacted(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The candidates in their order, of each what its time follows from."""
     compacted = []
@@ -318,10 +342,17 @@ def _model(device_key: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or any(argument.startswith("-") for argument in arguments):
+    of_sets_alone = arguments[:1] == [SETS]
+    paths = arguments[of_sets_alone:]
+    if not paths or any(argument.startswith("-") for argument in paths):
         print((__doc__ or "").partition("\n\n")[2])
         return 2
-    for path in ship([Path(argument) for argument in arguments], shipped.FOLDER):
+    if of_sets_alone:
+        written, sets = ship_sets([Path(argument) for argument in paths], shipped.FOLDER)
+        print("\n".join([*(f"whole: {name}" for name in sets.names), *(f"left out: {why}" for why in sets.left_out)]))
+    else:
+        written = ship([Path(argument) for argument in paths], shipped.FOLDER)
+    for path in written:
         print(f"{path}: {path.stat().st_size:,} bytes")
     add_recorded_sides(SIDES, shipped.FOLDER)
     return 0

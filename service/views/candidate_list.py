@@ -144,8 +144,8 @@ def recorded(
     """
     shipped = shipped or ShippedRecords()
     key = _device(recorded_places(database, shipped, gemm), gemm, device, regime)
-    own, file = SqlStore(database).candidates(gemm, key, regime), shipped.of(key)
-    beneath = without(file.candidates(key, str(gemm), regime), own) if file else []
+    own = SqlStore(database).candidates(gemm, key, regime)
+    beneath = without([c for file in shipped.files_of(key) for c in file.candidates(key, str(gemm), regime)], own)
     entries = [*(_entry(c) for c in own), *(_entry(c, shipped=True) for c in beneath)]
     if not entries:
         raise StoreError(f"every candidate of {gemm} on {key} ({regime}) is damaged; tirgemm db check names them")

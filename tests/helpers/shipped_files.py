@@ -1,4 +1,5 @@
-"""Shipped records of the tests' own: a folder with one file, of candidates that were measured in one environment."""
+"""Shipped records of the tests' own: a folder with the files of one device, of candidates that were measured in one
+environment."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
-from tirgemm.tuning_db.shipped import SUFFIX
+from tirgemm.tuning_db.shipped import SUFFIX, sets_file_of
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
@@ -33,10 +34,16 @@ def measured_on(
     ]
 
 
-def ship(folder: Path, device: Device, candidates: Sequence[Candidate]) -> ShippedRecords:
-    """The folder's records, whose one file has ``candidates`` and ``device``."""
+def ship(
+    folder: Path, device: Device, candidates: Sequence[Candidate], sets: Sequence[Candidate] = ()
+) -> ShippedRecords:
+    """The folder's records, whose one file has ``candidates`` and ``device``, and where there are records of kernel
+    ``sets`` another one those."""
     folder.mkdir(exist_ok=True)
-    pack(folder / f"{device.key.split(':')[2]}{SUFFIX}", [device], candidates)
+    model = device.key.split(":")[2]
+    pack(folder / f"{model}{SUFFIX}", [device], candidates)
+    if sets:
+        pack(folder / sets_file_of(model).name, [device], sets)
     return ShippedRecords(folder)
 
 

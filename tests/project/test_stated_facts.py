@@ -20,9 +20,10 @@ from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.families import FAMILIES
 from tirgemm.families.common.ranking_model import LEAST_PROBLEMS, kinds_of
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import ARCHITECTURES, named_device
-from tirgemm.tuning_db.shipped.records import ShippedRecords
+from tirgemm.tuning_db import shipped
+from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_YET = "not measured yet"
@@ -394,22 +395,37 @@ def test_the_ranking_models_have_learnt_the_kinds_of_problems_that_the_page_name
 
 def test_as_much_is_shipped_as_is_said() -> None:
     text = " ".join((ROOT / "docs" / "tuning.md").read_text().split())
-    file = r"`(?:tuning_db/shipped/)?(nvidia-[\w-]+)\.jsonl\.gz` has "
-    pattern = file + r"(?:.*? )?([\d,]+) candidates .*? for ([\d,]+) problems"
+    file = r"`(?:tuning_db/shipped/)?(nvidia-[\w.-]+)\.jsonl\.gz` has "
+    pattern = file + r"(?:.*? )??([\d,]+) candidates .*? for ([\d,]+) (?:problems|sizes)"
     stated = re.findall(pattern, text)
-    assert len(stated) == 2
+    assert [name for name, _, _ in stated] == ["nvidia-h200", "nvidia-h100-80gb-hbm3", "nvidia-h200.sets"]
     for name, count, places in stated:
         with gzip.open(ROOT / "tuning_db" / "shipped" / f"{name}.jsonl.gz", "rt") as records:
             header = json.loads(records.readline())
         said = [int(number.replace(",", "")) for number in (count, places)]
-        assert said == [round(header["counts"]["candidate"], -2), round(len(header["index"]), -2)], name
+        digits = -1 if name.endswith(".sets") else -2
+        assert said == [round(header["counts"]["candidate"], -2), round(len(header["index"]), digits)], name
+
+
+def test_as_many_kernel_sets_are_shipped_as_are_said() -> None:
+    text = " ".join((ROOT / "docs" / "tuning.md").read_text().split())
+    (stated,) = re.findall(r" of (\d+) of the (\d+) kernel sets of suite `sets`", text)
+    sets = {gemm for path in shipped.FOLDER.glob("*") if shipped.is_of_sets(path) for gemm in ShippedFile(path).gemms}
+    suite = {*suite_named("sets").gemms}
+    assert [int(count) for count in stated] == [len(suite & sets), len(suite)]
 
 
 def test_of_the_suites_the_shipped_searches_name_no_environment_and_the_races_do() -> None:
     """As docs/tuning.md says, and which suites answer without a race."""
     suites = {str(gemm) for path in named_suites().values() for gemm in Suite.read(path).gemms}
-    places = [(file, place) for file in ShippedRecords().files() for place in file.places if place[1] in suites]
+    every = [(file, place) for file in ShippedRecords().files() for place in file.places if place[1] in suites]
+    places = [(file, place) for file, place in every if not shipped.is_of_sets(file.path)]
     assert len(places) > 300
+    for file, place in every:
+        if shipped.is_of_sets(file.path):
+            assert isinstance(Gemm.parse(place[1]).m, Range), "of a single m the other file has what there is"
+            named = {s.conditions["fingerprint"] for c in file.candidates(*place) for s in c.sample_sets}
+            assert named <= {d.fingerprint for d in file.devices if ("driver", "580.159.04") in d.environment}
     known: set[Any] = set()
     raced: set[Any] = set()
     for file, (key, gemm, regime) in places:

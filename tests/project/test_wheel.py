@@ -135,6 +135,7 @@ def test_the_sdist_holds_files_and_no_links(built: Built) -> None:
     names = {member.name.split("/", 1)[-1] for member in members}
     assert names >= {"tirgemm/service/cli.py", "tirgemm/bench/shapes/x86.json", "tirgemm/artifact/native/plan.h"}
     assert "tirgemm/tuning_db/shipped/nvidia-h200.jsonl.gz" in names
+    assert "tirgemm/tuning_db/shipped/nvidia-h200.sets.jsonl.gz" in names
 
 
 def test_the_wheel_claims_no_top_level_name_but_its_own(built: Built) -> None:

@@ -63,7 +63,7 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
     if offer.raced:
         configs, number = list(_taken(tuning, offer.raced)), len(offer.raced)
         what = f"the fastest of {number} that were raced" if number > 1 else "what all searches of a race chose"
-        says_best = configs[:1] == [*offer.raced[:1]]
+        says_best = configs[:1] == [*offer.raced][:1]
     else:
         configs, number = offered_configs(tuning, offer), len(offer.candidates)
         what = f"the fastest of {number} shipped candidates, measured"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError
 from tirgemm.events import KernelSelected
-from tirgemm.families import is_valid, refusal
+from tirgemm.families import Family, is_valid, refusal
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
@@ -37,8 +37,9 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
 
     Between the sizes that were compared it is estimated what configs lose, as ``losses_everywhere`` does. None where
     of a size that such a search tries nothing was shipped that counts, or nothing of the family whose default is
-    expected to be the fastest there. Configs in ``without`` are passed over, and others in parts in which
-    they failed.
+    expected to be the fastest there. Of a size that was searched elsewhere what was raced on such a device counts, as
+    it does for the problem of a single m that the smallest one is. Configs in ``without`` are passed over, and others
+    in parts in which they failed.
     """
     whole = tuning.gemm.m
     assert isinstance(whole, Range)
@@ -60,11 +61,10 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
             if size in searched:
                 return []
             continue
-        _, default = ranked_defaults(families, gemm, tuning.device, tuning.regime)[0]
-        if size in searched and default.family not in {candidate.config.family for candidate in offer.candidates}:
+        if size in searched and not _says_best(tuning, families, gemm, offer, times):
             return []
         problems.append(gemm)
-        losses[gemm] = losses_at(times, _raced(offer.candidates, times), tuning.seed)
+        losses[gemm] = losses_at(times, _raced(offer.candidates, times) if offer.same else {}, tuning.seed)
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
     everywhere = losses_everywhere(problems, contenders(losses.values()), losses, tuning.device, tuning.regime)
@@ -160,14 +160,25 @@ def _parts(
 
 
 def _offer(tuning: TuningTask, gemm: Gemm) -> Offer | None:
-    """What was shipped of one problem, if it counts as measured here."""
+    """What was shipped of one problem, if it counts as measured here, or was raced on such a device."""
     offer = tuning.store.offer(gemm, tuning.device, tuning.regime)
-    return offer if offer is not None and offer.same else None
+    return offer if offer is not None and offer.answers else None
+
+
+def _says_best(
+    tuning: TuningTask, families: Sequence[Family], gemm: Gemm, offer: Offer, times: Collection[Config]
+) -> bool:
+    """Whether an offer has what is the fastest: the family that is expected to be, or the winner of its race, still
+    taken."""
+    if not offer.same:
+        return next(iter(offer.raced)) in times
+    _, default = ranked_defaults(families, gemm, tuning.device, tuning.regime)[0]
+    return default.family in {candidate.config.family for candidate in offer.candidates}
 
 
 def _times(tuning: TuningTask, gemm: Gemm, offer: Offer) -> dict[Config, float]:
-    """Microseconds of what was measured and the families of this tuning still take."""
-    times = comparable_times(offer.candidates)
+    """Microseconds of what was measured or raced and the families of this tuning still take."""
+    times = comparable_times(offer.candidates) if offer.same else offer.raced
     return {
         config: us
         for config, us in times.items()

@@ -1,4 +1,5 @@
-"""Tuning records that come with the package: one records file for each model of device that was measured."""
+"""Tuning records that come with the package: for each model of device that was measured a records file of problems, of
+which ranking models learn, and one of the sizes of kernel sets, of which they do not."""
 
 from __future__ import annotations
 
@@ -6,8 +7,24 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SUFFIX = ".jsonl.gz"
+_OF_SETS = ".sets"
 
 
 def file_of(model: str) -> Path:
     """Where the records of a device model lie, named as its folder of results is: ``nvidia-h200``."""
     return FOLDER / f"{model}{SUFFIX}"
+
+
+def sets_file_of(model: str) -> Path:
+    """Where the records of its kernel sets lie: of the sizes at which ranges of m were searched."""
+    return FOLDER / f"{model}{_OF_SETS}{SUFFIX}"
+
+
+def is_of_sets(path: Path) -> bool:
+    """Whether a records file is one of kernel sets."""
+    return path.name.endswith(f"{_OF_SETS}{SUFFIX}")
+
+
+def model_of(path: Path) -> str:
+    """The device model that a records file is of."""
+    return path.name.removesuffix(SUFFIX).removesuffix(_OF_SETS)

@@ -11,7 +11,7 @@ from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, CandidateKey
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer, measured_under, raced_configs, same_device, same_environment
+from tirgemm.tuning.records.offer import Offer, measured_under, raced_times, same_device, same_environment
 from tirgemm.tuning.search.similar_problems import nearest
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.nearest_candidates import NEAREST
@@ -46,11 +46,13 @@ class LayeredStore(SqlStore):
         self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
     ) -> list[Candidate]:
         own = super().history(device_key, regime, limit)
-        file = self.shipped.of(device_key)
-        if file is None or len(own) >= limit:
-            return own
         most = limit - len(own) if near is None else min(limit - len(own), NEAREST)
-        return own + without(_of_file(file, device_key, regime, near, most), own)
+        beneath: list[Candidate] = []
+        for file in self.shipped.files_of(device_key):
+            # Of kernel sets last: they have few configs of each of many sizes that lie close together.
+            if len(beneath) < most:
+                beneath += without(_of_file(file, device_key, regime, near, most - len(beneath)), [*own, *beneath])
+        return own + beneath
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
         return shipped_offer(self.shipped, gemm, device, regime, other_devices=other_devices)
@@ -66,11 +68,10 @@ class LayeredStore(SqlStore):
 
     def _beneath(self, gemm: Gemm, device_key: str, regime: Regime) -> tuple[Candidate, ...]:
         """The shipped candidates that count as measured here."""
-        file = self.shipped.of(device_key)
-        if file is None or not file.candidates(device_key, str(gemm), regime):
-            return ()
-        here = self.device(device_key)
-        return () if here is None else _same(file, here, str(gemm), regime)
+        files = self.shipped.files_of(device_key)
+        file = next((each for each in files if each.candidates(device_key, str(gemm), regime)), None)
+        here = None if file is None else self.device(device_key)
+        return () if file is None or here is None else _same(file, here, str(gemm), regime)
 
 
 def without(candidates: Iterable[Candidate], known: Iterable[Candidate]) -> list[Candidate]:
@@ -95,7 +96,7 @@ def shipped_offer(
         if same:
             return Offer(device, same, same=True)
         if offered:
-            raced = tuple(raced_configs(offered, _environments(file, device)))
+            raced = raced_times(offered, _environments(file, device))
             there = _measured_on(file, theirs, offered)
             return Offer(there, offered, same=False, other_device=not own, raced=raced)
     return None

@@ -133,14 +133,20 @@ class ShippedRecords:
         self.folder = folder
 
     def of(self, device_key: str) -> ShippedFile | None:
-        """The file of a device class; None, which costs nothing, where its model was never measured."""
-        return self._files.get(device_key.split(":")[2] if device_key.count(":") >= 2 else "")
+        """The first of ``files_of``, which describes the devices; None where there is none."""
+        return next(iter(self.files_of(device_key)), None)
+
+    def files_of(self, device_key: str) -> tuple[ShippedFile, ...]:
+        """The files of a device class, that of kernel sets last; none, which costs nothing, where its model was never
+        measured. Of the package's own no two have the same problem."""
+        return self._files.get(device_key.split(":")[2] if device_key.count(":") >= 2 else "", ())
 
     def alike(self, device: Device) -> list[tuple[Device, ShippedFile]]:
-        """What was measured on devices of the same architecture, the device's own class first, then by size."""
+        """What was measured on devices of the same architecture, the device's own class first, then by size; of one
+        class the file of kernel sets last."""
         nearby = {
-            theirs.key: (theirs, file)
-            for file in self._files.values()
+            (theirs.key, file.path): (theirs, file)
+            for file in self.files()
             for theirs in file.devices
             if (theirs.kind, theirs.arch) == (device.kind, device.arch)
         }
@@ -148,10 +154,14 @@ class ShippedRecords:
 
     def files(self) -> list[ShippedFile]:
         """All of them."""
-        return list(self._files.values())
+        return [file for of_model in self._files.values() for file in of_model]
 
     @cached_property
-    def _files(self) -> dict[str, ShippedFile]:
+    def _files(self) -> dict[str, tuple[ShippedFile, ...]]:
         folder = shipped.FOLDER if self.folder is None else self.folder
-        paths = sorted(folder.glob(f"*{shipped.SUFFIX}"))
-        return {path.name.removesuffix(shipped.SUFFIX): ShippedFile(path) for path in paths}
+        paths = sorted(folder.glob(f"*{shipped.SUFFIX}"), key=lambda path: (shipped.is_of_sets(path), path))
+        of_models: dict[str, tuple[ShippedFile, ...]] = {}
+        for path in paths:
+            model = shipped.model_of(path)
+            of_models[model] = (*of_models.get(model, ()), ShippedFile(path))
+        return of_models

@@ -248,8 +248,7 @@ def summaries(database: Database, shipped: ShippedRecords, places: Collection[Pl
 def _beneath(database: Database, shipped: ShippedRecords, place: Place, *, has_own: bool) -> Iterator[_CandidateGroup]:
     """The shipped candidates of a space that the database has not, a group each."""
     text, key, regime = place
-    file = shipped.of(key)
-    candidates = file.candidates(key, text, regime) if file else ()
+    candidates = [candidate for file in shipped.files_of(key) for candidate in file.candidates(key, text, regime)]
     known: set[str] = set()
     if has_own and candidates:
         digests = select(CandidateRow.config_digest).join(GemmRow, GemmRow.id == CandidateRow.gemm_id)

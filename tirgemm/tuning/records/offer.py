@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -23,14 +23,15 @@ class Offer:
 
     ``same``: device class, driver and TVM are those of this machine, so that they count as measured here. Any others
     are only worth trying first. ``other_device``: it was not a device as this one. ``raced``: those that were
-    raced beside each other on such a device with this driver and TVM, fastest first, where not all count.
+    raced beside each other on such a device with this driver and TVM, fastest first, where not all count, with the
+    microseconds that they took.
     """
 
     device: Device
     candidates: tuple[Candidate, ...]
     same: bool
     other_device: bool = False
-    raced: tuple[Config, ...] = ()
+    raced: Mapping[Config, float] = field(default_factory=dict)
 
     @property
     def answers(self) -> bool:
@@ -67,16 +68,21 @@ def same_environment(one: Device, other: Device) -> bool:
     )
 
 
-def raced_configs(candidates: Iterable[Candidate], fingerprints: Collection[str] | None = None) -> list[Config]:
-    """The configs that were raced beside each other behind a search, in one of these environments or in any, fastest
-    first."""
+def raced_configs(candidates: Iterable[Candidate]) -> list[Config]:
+    """The configs that were raced beside each other behind a search, fastest first."""
+    return list(raced_times(candidates))
+
+
+def raced_times(candidates: Iterable[Candidate], fingerprints: Collection[str] | None = None) -> dict[Config, float]:
+    """Microseconds of the configs that were raced beside each other behind a search, in one of these environments or in
+    any, fastest first."""
     times = {
         candidate.config: samples.median_us
         for candidate in candidates
         for samples in candidate.sample_sets
         if samples.reason == "report" and (fingerprints is None or _taken_in(samples, fingerprints))
     }
-    return sorted(times, key=lambda config: times[config])
+    return dict(sorted(times.items(), key=lambda raced: raced[1]))
 
 
 def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]) -> tuple[Candidate, ...]:
