@@ -30,7 +30,9 @@ def kernels(results: Path, suites: Path) -> str:
             of.setdefault(row["kernel"], {})[row["counter"]] = row
         lines = [[f"`{kernel}`", *_cells(counters)] for kernel, counters in of.items()]
         sides = [side for head in _SHOWN for side in (f"{head}, predicted", "counted")]
-        parts.append(f"{place(document)}:\n\n{table(['kernel', *sides, 'right'], lines, 1)}")
+        anew = document.get("predicted_commit")
+        predicted = f", predicted by `{anew[:8]}` after the counters were known" if anew else ""
+        parts.append(f"{place(document)}{predicted}:\n\n{table(['kernel', *sides, 'right'], lines, 1)}")
     return "\n\n".join(parts) or _NOT_YET
 
 

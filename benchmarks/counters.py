@@ -4,8 +4,9 @@
 
 Kernels are built and predicted first, in many processes; then Nsight Compute profiles each once, many in one process.
 Beside the results lie the profiler's logs (``counters.ncu.N.csv``), the device's metrics and the cubins: ``--again
-FOLDER`` predicts anew for those and compares with those, anywhere. On a named device (``--device sm_90a``) kernels are
-built and predicted only. The exit code is 1 where a prediction is wrong or a case is missing.
+FOLDER`` predicts anew for those and compares with those, anywhere; the file's ``predicted_commit`` says by which
+commit. On a named device (``--device sm_90a``) kernels are built and predicted only. The exit code is 1 where
+a prediction is wrong or a case is missing.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def main() -> int:
             keep(kernels, options.out.with_suffix(".cubins.zip"))
             count(kernels, device, candidates(known), options.out.with_suffix(".ncu"), deadline)
     document = documented(kernels, metrics, about)
+    if options.again:
+        document |= {"predicted_commit": environment(device, ROOT, options.commit)["commit"]}
     options.out.write_text(dump(document))
     for line in summary(document):
         print(line)

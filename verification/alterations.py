@@ -54,9 +54,11 @@ _MOST_ALIKE = 6
 DELAY, LATE, LIMIT, DROP, WEAKEN = "delay", "late", "limit", "drop", "weaken"
 OUTSIDE, RACE = "outside", "race"
 # Planted behind the declaration of shared memory: a write behind its end, and writes of all warps to the same words.
+# Each warp writes another value, in blocks of several axes too: racecheck does not report writes of one value.
+_THREAD = "(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z))"
 _PLANTED = {
     OUTSIDE: "if (blockIdx.x == 0 && threadIdx.x == 0) ((volatile int*)NAME)[60000] = 1;",
-    RACE: "((volatile int*)NAME)[threadIdx.x % 32] = (int)threadIdx.x;",
+    RACE: f"((volatile int*)NAME)[{_THREAD} % 32] = (int){_THREAD};",
 }
 _SHARED = re.compile(r"extern __shared__ .*?(\w+)\[\];")
 

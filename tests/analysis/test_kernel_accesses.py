@@ -240,6 +240,21 @@ def test_a_load_that_the_compiler_moved_below_a_condition_is_a_bound() -> None:
     assert not any(a.bound for a in even)
 
 
+def test_a_load_that_the_compiler_moved_behind_a_jump_is_a_bound() -> None:
+    """In tiles of 128 x 64 the compiler jumps past some of the loads and gives others predicates. The counters of an
+    H200: 8,000 loads in 31,500 passes."""
+    gemm = Gemm.parse("1000x1000x1000:bf16:tt")
+    tile = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "warps_m": 2, "warps_n": 2, "stages": 4, "registers": 2}
+    config = FAMILIES["mma"].default(gemm, _H200, "sustained").with_(**tile, epilogue="staged", split=1, raster=16)
+    (kernel,) = memory_of(gemm, config, _H200)
+    loads = [a for a in kernel.accesses if a.space == "shared" and a.op == "load"]
+    assert loads
+    assert all(a.bound and "at most" in a.fate for a in loads)
+    requests, wavefronts = sum(a.requests for a in loads), sum(a.wavefronts for a in loads)
+    assert (requests, wavefronts) == (8192, 32768)
+    assert not any(a.bound for a in kernel.accesses if a not in loads)
+
+
 def test_stores_that_never_run_are_not_counted_off_the_others() -> None:
     """Zeros of cp.async behind an edge: 10 of 32 stores are never needed, and all requests are of the others."""
     gemm = Gemm.parse("1000x1000x1000:f32:nt")

@@ -306,6 +306,34 @@ def test_nested_loops_are_told_apart() -> None:
     assert function.mix({outer.index: 3, inner.index: 5}) == {"MOV": 4, "LDS": 15, "BRA": 18, "STS": 3, "EXIT": 1}
 
 
+def test_an_instruction_that_a_jump_goes_past_is_conditional() -> None:
+    """Before, in and behind a loop; the loop's own jump back, and a turn that leaves it early, are no condition."""
+    (function,) = parse(
+        listing(
+            at(0x00, "LDS R0, [R8]"),
+            at(0x10, "@P0 BRA `(.L_x_0)"),
+            at(0x20, "LDS R1, [R8+0x4]"),
+            ".L_x_0:",
+            at(0x30, "@!P3 LDS R2, [R8+0x8]"),
+            ".L_x_1:",
+            at(0x40, "LDS R3, [R8+0xc]"),
+            at(0x50, "@P4 BRA `(.L_x_3)"),
+            at(0x60, "@P1 BRA `(.L_x_2)"),
+            at(0x70, "LDS R4, [R8+0x10]"),
+            ".L_x_2:",
+            at(0x80, "LDS R5, [R8+0x14]"),
+            at(0x90, "@P2 BRA `(.L_x_1)"),
+            ".L_x_3:",
+            at(0xA0, "LDS R6, [R8+0x18]"),
+            at(0xB0, "EXIT"),
+            ".L_x_4:",
+            at(0xC0, "BRA `(.L_x_4)"),
+        )
+    )
+    conditional = {i.operands[0] for i in function.memory if function.is_conditional(i)}
+    assert conditional == {"R1", "R2", "R4"}
+
+
 def test_jump_into_the_middle_of_a_loop_is_irreducible() -> None:
     (function,) = parse(
         listing(

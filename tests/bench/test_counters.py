@@ -239,7 +239,8 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
     counted = [c | {"status": "counted", "log": f"counters.ncu.{i}.csv"} for i, c in enumerate(actual["cases"])]
     out.write_text(json.dumps(actual | {"cases": counted}))
     again = tmp_path / "again.json"
-    monkeypatch.setattr(sys, "argv", ["counters", "--again", str(out.parent), "--out", str(again)])
+    commit = ["--commit", "d" * 40]
+    monkeypatch.setattr(sys, "argv", ["counters", "--again", str(out.parent), *commit, "--out", str(again)])
     assert counters.main() == 0
     judged = [row for row in json.loads(again.read_text())["rows"] if "right" in row]
     assert [(row["counter"], row["kernel"]) for row in judged] == [
@@ -247,6 +248,7 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
         ("occupancy_percent", "small.wgmma"),
     ]
     assert json.loads(again.read_text())["environment"] == actual["environment"]
+    assert json.loads(again.read_text())["predicted_commit"] == "d" * 40
     assert list(check.faults(again, history=History(Path("/")))) == ["it counts 2 kernels; at least 24 are asked for"]
 
 

@@ -26,7 +26,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A table that is as it was once the test is over, of kernels that are taken for those of a GPU."""
     from tirgemm.torch import acceleration
 
-    monkeypatch.setattr(acceleration, "raced_in_graphs", lambda device: True)
+    monkeypatch.setattr(acceleration, "raced_in_graphs", lambda _: True)
     with restored_table() as kept, torch.no_grad():
         yield kept
 
@@ -113,9 +113,7 @@ def test_a_race_that_fails_leaves_what_was_left_to_pytorch(
     assert "not faster than PyTorch, 1.020 of its time" in str(report)
 
 
-def test_calls_that_are_not_faster_in_all_turns_but_one_are_looked_at_by_more_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_calls_that_are_not_faster_in_all_turns_but_one_are_looked_at_by_more_turns() -> None:
     """Of a host's noise more than one turn of nine is on the wrong side though the kernels gain 5 %."""
     from tirgemm.torch import model_race
     from tirgemm.torch.model_race import RacedCall, RacedKernel

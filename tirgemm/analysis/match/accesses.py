@@ -180,7 +180,7 @@ class _Match:
             for site in one.access.sites:
                 self.uses[site] = placement.uses.get(site, {})
             mine = placement.instructions[one.access]
-            self.forms[one.access] = _sunk(one.access, mine, CompiledForm(_retold(one, mine), _codes(mine)))
+            self.forms[one.access] = self.sunk(one.access, mine, CompiledForm(_retold(one, mine), _codes(mine)))
         return True
 
     def merge(self, bucket: _Bucket, compiled: Counter[int]) -> bool:
@@ -283,19 +283,19 @@ class _Match:
             OpcodeCount(name, own if own and len(counts) == 1 else count, depth)
             for (name, depth), count in sorted(counts.items())
         )
-        self.forms[access] = _sunk(access, fitting, CompiledForm(words, code, share))
+        self.forms[access] = self.sunk(access, fitting, CompiledForm(words, code, share))
+
+    def sunk(self, access: Access, instructions: Sequence[Instruction], form: CompiledForm) -> CompiledForm:
+        """A load that is written without a condition and runs under one is a bound: the compiler moved it to what needs
+        it."""
+        conditional = all(self.function.is_conditional(i) for i in instructions)
+        if access.first.op != "load" or access.guarded or not instructions or not conditional:
+            return form
+        words = f"{form.words}; under the condition of what needs it: at most so many"
+        return replace(form, words=words, bound=True)
 
     def miss(self, access: Access, reason: str) -> None:
         self.forms[access] = CompiledForm("not found in the machine code", (), 1.0, reason)
-
-
-def _sunk(access: Access, instructions: Sequence[Instruction], form: CompiledForm) -> CompiledForm:
-    """A load that is written without a condition and runs under one is a bound: the compiler moved it to what needs
-    it."""
-    conditional = all(i.predicate not in ("", "@PT", "@UPT") for i in instructions)
-    if access.first.op != "load" or access.guarded or not instructions or not conditional:
-        return form
-    return replace(form, words=f"{form.words}; under the condition of what needs it: at most so many", bound=True)
 
 
 def _retold(written: WrittenAccess, instructions: Sequence[Instruction]) -> str:

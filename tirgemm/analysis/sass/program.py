@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -59,6 +59,11 @@ class Instruction:
         """Whether its predicate is constantly false: it is there for its timing alone."""
         return self.predicate in ("@!PT", "@!UPT")
 
+    @property
+    def is_predicated(self) -> bool:
+        """Whether it runs for lanes of which a predicate holds."""
+        return self.predicate not in ("", "@PT", "@UPT")
+
     def __str__(self) -> str:
         words = [self.predicate, self.name, ", ".join(self.operands)]
         return f"{self.address:04x}: {' '.join(word for word in words if word)}"
@@ -93,6 +98,21 @@ class Function:
     def unknown(self) -> tuple[str, ...]:
         """The names of opcodes that this analysis does not know, and of textures' and surfaces', sorted."""
         return tuple(sorted({i.opcode for i in self.executed if i.unit in (UNKNOWN, TEXTURE)}))
+
+    def is_conditional(self, instruction: Instruction) -> bool:
+        """Whether it has a predicate, or a jump forward goes past it: some turn of its innermost loop, or outside of
+        loops some way to the kernel's end, leaves it out."""
+        if instruction.is_predicated:
+            return True
+        loop = self.loops[instruction.loops[-1]] if instruction.loops else None
+        ends = (
+            set(loop.latches)
+            if loop is not None
+            else {b.index for b in self.blocks if not b.successors and self.instructions[b.stop - 1].opcode == "EXIT"}
+        )
+        first = loop.header if loop is not None else 0
+        inside = loop.blocks if loop is not None else frozenset(range(len(self.blocks)))
+        return bool(ends & _reached(self.blocks, first, inside - {instruction.block}))
 
     def waits(self, loop: NaturalLoop) -> bool:
         """Whether ``loop`` only waits, for an mbarrier or for registers: how often it turns is nobody's to know, and it
@@ -141,6 +161,18 @@ class Function:
                 at = self.instructions[self.blocks[self.loops[index].header].start].address
                 raise AnalysisFailed(f"{self.name}: the loop at {at:#x} (number {index}) has no trip count")
         return times
+
+
+def _reached(blocks: Sequence[BasicBlock], first: int, among: Set[int]) -> set[int]:
+    """The blocks on ways from ``first`` that stay ``among`` some, and do not come back to it."""
+    seen: set[int] = set()
+    ahead = [first]
+    while ahead:
+        block = ahead.pop()
+        if block in among and block not in seen:
+            seen.add(block)
+            ahead += [following for following in blocks[block].successors if following != first]
+    return seen
 
 
 @lru_cache(maxsize=2)
