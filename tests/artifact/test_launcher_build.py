@@ -22,7 +22,7 @@ def nm(*options: str) -> list[str]:
 def test_the_launcher_exports_its_entries_and_nothing_else() -> None:
     entries = {"load", "reinterpret", "cuda_architectures", "arch_runs_on", "host_threads", "main", "manifest"}
     of_python = ("set_torch", "set_mode_checks", "call_into", "call_new", "keep", "forget", "forget_all", "kept_call")
-    entries |= {f"tirgemm_{name}" for name in of_python}
+    entries |= {f"tirgemm_{name}" for name in (*of_python, "callable_class")}
     functions = {name for name in nm("--defined-only") if not name.startswith("__tvm_ffi__metadata_")}
     own = {name for name in functions if "_ZN7tirgemm" in name or not name.startswith(("_Z", "__tvm_ffi__"))}
     assert {name.removeprefix("__tvm_ffi_") for name in own} == entries

@@ -157,6 +157,12 @@ def test_a_kernel_takes_pytorchs_tensors_by_it_and_says_what_is_wrong_as_before(
     raw, called.raw = called.raw, None
     assert called(x, weight, out=out) is out
     assert torch.equal(out, wanted)
+    held = [sys.getrefcount(each) for each in (x, weight, out, called, None, True)]
+    for _ in range(100):
+        assert called(x, weight, out=out.zero_()) is out
+    assert torch.equal(out, wanted)
+    now = [sys.getrefcount(each) for each in (x, weight, out, called, None, True)]
+    assert all(abs(count - before) < 50 for count, before in zip(now, held, strict=True))
     called.raw = raw
     with pytest.raises(CallTypeError, match="a has dtype float64"):
         called(x.double(), weight, out=out)

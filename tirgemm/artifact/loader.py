@@ -9,6 +9,7 @@ from pathlib import Path
 from tirgemm import detect_cpu
 from tirgemm.artifact import native
 from tirgemm.artifact.call import Kernel
+from tirgemm.artifact.callable_class import callable_class
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package, read
@@ -30,7 +31,8 @@ def load(
     CorruptArtifact, IncompatibleArtifact where this machine cannot run it (``check_device=False`` leaves that to the
     call), MissingExtra without apache-tvm-ffi.
     """
-    return Kernel(*opened(artifact, trust, check_device=check_device, threads=threads))
+    package, functions = opened(artifact, trust, check_device=check_device, threads=threads)
+    return callable_class()(package, functions)
 
 
 def opened(

@@ -31,6 +31,10 @@ Api Bind() {
   bind(out.FunctionNew, "PyCFunction_NewEx");
   bind(out.FunctionGetSelf, "PyCFunction_GetSelf");
   bind(out.Type, "PyObject_Type");
+  bind(out.TypeFromSpec, "PyType_FromSpecWithBases");
+  bind(out.GenericAlloc, "PyType_GenericAlloc");
+  bind(out.TupleSize, "PyTuple_Size");
+  bind(out.TupleGetItem, "PyTuple_GetItem");
   bind(out.WeakrefNew, "PyWeakref_NewRef");
   out.WeakrefGetRef = reinterpret_cast<int (*)(Object*, Object**)>(dlsym(RTLD_DEFAULT, "PyWeakref_GetRef"));
   if (!out.WeakrefGetRef) bind(out.WeakrefGetObject, "PyWeakref_GetObject");

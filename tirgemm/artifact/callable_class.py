@@ -1,0 +1,28 @@
+"""``Kernel`` as a class that CPython calls as it calls functions, which costs less than through ``__call__``."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+
+from tirgemm.artifact import native
+from tirgemm.artifact.call import Kernel
+
+
+@cache
+def callable_class() -> type[Kernel]:
+    """A subclass of ``Kernel`` of the same name, which the launcher makes: it asks ``_into`` itself, and calls
+    ``__call__`` where that does not help. Raises MissingExtra without the launcher."""
+    if hasattr(sys, "gettotalrefcount"):
+        return Kernel  # a debug build of CPython wants a C function beside, which would hide the signature of __call__
+    native.library()
+    library, anything = ctypes.PyDLL(str(native.LIBRARY)), ctypes.py_object
+    make = library.tirgemm_callable_class
+    make.restype, make.argtypes = anything, [ctypes.c_char_p, anything, ctypes.c_ssize_t, anything, anything]
+    name = f"{Kernel.__module__}.{Kernel.__qualname__}".encode()
+    made: type[Kernel] = make(name, Kernel, Kernel.__basicsize__, sys.intern("out"), sys.intern("__call__"))
+    made.__doc__ = Kernel.__doc__
+    # What copy.copy reads beside the dictionary, and how much larger an object is.
+    type.__setattr__(made, "__slots__", ("_into", "_vectorcall"))
+    return made
