@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from benchmarks import comparison_tables
+from tests.bench.suite_tables.made_up_results import GPU, cells, raced
 from tests.bench.test_results import COMMIT
-from tests.bench.test_suite_tables import GPU, cells, raced
 from tirgemm.bench.results import ResultsFile, environment
 from tirgemm.gemm import Gemm
 

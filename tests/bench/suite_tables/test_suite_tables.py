@@ -1,4 +1,4 @@
-"""Tables over the suites, the reasons in them and the check of what benches write, on made-up results files."""
+"""Tables over the suites and the reasons in them, and the check of what benches write, on made-up results files."""
 
 from __future__ import annotations
 
@@ -12,102 +12,15 @@ from typing import Any
 import pytest
 
 from benchmarks import suite_tables
+from tests.bench.suite_tables.made_up_results import GPU, SUITES, cells, config, contest
 from tests.bench.test_results import COMMIT, check, faults, plant, render
-from tirgemm import Config, Device, Gemm
+from tirgemm import Gemm
 from tirgemm.bench.results import FORMAT, MeasuredKernel, ResultsFile, environment, load, measured_row, unmeasured_row
-from tirgemm.bench.suites import suite_named
-from tirgemm.config import Value
-from tirgemm.gemm import REGIMES
 from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.records import Candidate, SampleSet, Status
-from tirgemm.tuning_db import shipped, transfer
+from tirgemm.tuning_db import transfer
 from tirgemm.tuning_db.data_folder import open_database
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.store import SqlStore
-
-GPU = Device(
-    "cuda", "sm_90a", "NVIDIA H200", 132, 2**37, uuid="GPU-1", environment=(("python", "3.12"), ("tvm", "0.27"))
-)
-KNOBS: dict[str, Value]
-KNOBS = {"tile_m": 128, "tile_n": 128, "split": 1, "swap": 0, "load": "tma", "schedule": "cooperative"}
-SUITES = {
-    "square": ["1024x1024x1024:f16:nt", "8192x8192x8192:f16:nt"],
-    "deepgemm": ["16x24576x1536:f16:nt", "16x576x7168:f16:nt", "128x4096x7168:f16:nt"],
-    "llama": ["1x28672x4096:f16:nt"],
-    "skinny": ["64x64x8192:f16:nt"],
-    "odd": ["1025x1024x1024:f16:nt", "1024x1025x1024:f16:nt"],
-}
-# Speed of default and tuned over torch.matmul; the tuned one takes 10 us.
-SPEEDS = {
-    "1024x1024x1024:f16:nt": (0.91, 0.96),
-    "8192x8192x8192:f16:nt": (1.0, 1.05),
-    "16x24576x1536:f16:nt": (1.1, 1.21),
-    "16x576x7168:f16:nt": (1.0, 1.0),
-    "128x4096x7168:f16:nt": (1.2, 1.2),
-    "1x28672x4096:f16:nt": (1.5, 1.6),
-    "64x64x8192:f16:nt": (2.0, 2.0),
-    "1025x1024x1024:f16:nt": (0.98, 0.99),
-    "1024x1025x1024:f16:nt": (4.0, 5.0),
-    "7168x9216x64:f16:nt": (1.0, 1.0),
-}
-
-
-def config(**changes: Any) -> Config:
-    return Config("wgmma", tuple((KNOBS | changes).items()))
-
-
-def contest(text: str, read_gbps: float, count: int = 50, **knobs: Any) -> list[dict[str, Any]]:
-    """The default's and the tuned row of two races."""
-    default, tuned = SPEEDS[text]
-    baselines = {"torch.matmul": (10.0 * tuned,) * count, "cublaslt_best": (10.0 * tuned / 1.1,) * count}
-    conditions = {"clock_mhz": 1410, "power_w": 690.0, "throttled": ["power_cap"]}
-    about = {"at": "2026-11-21T13:00:00+00:00", "read_gbps": read_gbps, "swapped": False}
-    ours = {"default": (10.0 * tuned / default,) * count, "tuned": (9.9, 10.1) * (count // 2)}
-    return [
-        measured_row(
-            Gemm.parse(text),
-            config(tile_k=64 + 64 * (variant == "tuned"), **knobs),
-            variant,
-            [
-                SampleSet(
-                    raw,
-                    "selection",
-                    baselines | ({"default": ours["default"]} if variant == "tuned" else {}),
-                    conditions,
-                )
-            ]
-            * 2,
-            MeasuredKernel(0.5, 0, "a" * 64, "b" * 64),
-            about,
-        )
-        for variant, raw in ours.items()
-    ]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A device's results: every suite in both regimes, the isolated ones compressed."""
-    for regime, ending in zip(REGIMES, ("json", "json.gz"), strict=True):
-        for name, gemms in SUITES.items():
-            (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "source": "made up", "gemms": gemms}))
-            path = tmp_path / "results" / "gpu" / f"{name}.{regime}.{ending}"
-            file = ResultsFile(
-                path, name, regime, environment(GPU, None, COMMIT) | {"torch_settings": PINNED}, resume=False
-            )
-            read = file.add_stream(SampleSet((250.0,) * 3, "selection", {}, {"bytes": 10**9, "at": "now"}))
-            for text in gemms:
-                file.put(*contest(text, read, load="repack" if "1025" in text else "tma"))
-            file.arrange([Gemm.parse(text) for text in gemms], ["default", "tuned"])
-    (tmp_path / "odd.json").write_text(
-        json.dumps({"name": "odd", "source": "x", "gemms": SUITES["odd"], "groups": {"odd m": SUITES["odd"][:1]}})
-    )
-    return tmp_path / "results" / "gpu"
-
-
-def cells(table: str, first: str) -> list[str]:
-    """The cells of the first line that begins with a cell."""
-    line = next(line for line in table.splitlines() if line.startswith(f"| {first} |"))
-    return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
 def test_large_outputs_of_short_k_stand_beside_writing_alone(tmp_path: Path) -> None:
@@ -266,111 +179,6 @@ def test_the_check_reads_a_records_file(tmp_path: Path) -> None:
     assert "is measured and took None us" in sentence
     path.write_bytes(path.read_bytes()[:-9])
     assert faults(path)
-
-
-def raced(text: str, variant: str, us: float, beside: dict[str, float]) -> dict[str, Any]:
-    """A row of two races."""
-    baselines: dict[str, tuple[float, ...]] = {name: (taken,) * 24 for name, taken in beside.items()}
-    races = [SampleSet((us,) * 24, "selection", baselines, {"at": "2026-11-23T04:00:00+00:00"})] * 2
-    kernel = MeasuredKernel(error=0.5, artifact_sha256="a" * 64, source_sha256="b" * 64, workspace_bytes=0)
-    return measured_row(Gemm.parse(text), config(), variant, races, kernel)
-
-
-@pytest.fixture
-def no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shipped record has siblings of these problems."""
-    (tmp_path / "shipped").mkdir()
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
-
-
-@pytest.mark.usefixtures("no_records")
-def test_held_out_suites_are_tabled_by_effort_and_aligned_rows_apart(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "gpu" / "judge-102.sustained.json"
-    file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
-    for text, us in (("64x64x64:f16:nt", 8.0), ("64x64x65:f16:nt", 20.0)):
-        file.put(raced(text, "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
-    table = suite_tables.held_out(path.parent, tmp_path)
-    mean = math.sqrt(10 / 8 * 10 / 20)
-    means = [f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)"]
-    assert cells(table, "judge-102, all; 2") == ["quick", *means, "1", "1", "2", *means]
-    aligned = ["1.250 (1.250)", "2.000 (2.000)"]
-    assert cells(table, "judge-102, rows of whole 16 bytes; 1") == ["quick", *aligned, "0", "0", "1", *aligned]
-    assert "Not measured yet" in suite_tables.held_out(tmp_path / "results" / "other", tmp_path)
-
-
-def test_held_out_suites_are_tabled_without_siblings_of_shipped_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shipped_folder = tmp_path / "shipped"
-    shipped_folder.mkdir()
-    sibling = Candidate(Gemm.parse("64x64x72:bf16:tn"), GPU.key, "sustained", config(), Status.MEASURED)
-    pack(shipped_folder / f"gpu{shipped.SUFFIX}", [GPU], [sibling])
-    monkeypatch.setattr(shipped, "FOLDER", shipped_folder)
-    path = tmp_path / "results" / "gpu" / "judge-102.sustained.json"
-    file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
-    for text, us in (("64x64x64:f16:nt", 8.0), ("64x64x72:f16:nt", 4.0)):
-        file.put(raced(text, "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
-    row = cells(suite_tables.held_out(path.parent, tmp_path), "judge-102, all; 2")
-    assert row[1] == f"{math.sqrt(10 / 8 * 10 / 4):.3f} (1.250)"
-    assert row[-3:] == ["1", "1.250 (1.250)", "2.000 (2.000)"]
-
-
-@pytest.mark.usefixtures("no_records")
-def test_judge_suites_are_tabled_together_and_the_grid_is_not_among_them(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "gpu"
-    suites = (("judge-102", "64x64x64", 8.0), ("judge-103", "64x64x65", 20.0), ("grid", "64x64x128", 5.0))
-    for suite, text, us in suites:
-        path = folder / f"{suite}.sustained.json"
-        file = ResultsFile(path, suite, "sustained", environment(GPU, None, COMMIT), resume=False)
-        file.put(raced(f"{text}:f16:nt", "quick", us, {"torch.matmul": 10.0, "cublaslt_best": 16.0}))
-        if suite == "judge-102":
-            assert "together" not in suite_tables.held_out(folder, tmp_path)
-    table = suite_tables.held_out(folder, tmp_path)
-    mean = math.sqrt(10 / 8 * 10 / 20)
-    means = [f"{mean:.3f} (0.500)", f"{mean * 1.6:.3f} (0.800)"]
-    both = [*means, "1", "1", "2", *means]
-    assert cells(table, "**judge-102, judge-103 together**, all; 2") == ["quick", *both]
-    aligned = cells(table, "**judge-102, judge-103 together**, rows of whole 16 bytes; 1")
-    assert aligned == ["quick", "1.250 (1.250)", "2.000 (2.000)", "0", "0", "1", "1.250 (1.250)", "2.000 (2.000)"]
-    assert cells(table, "grid, all; 1")[1] == "2.000 (2.000)"
-
-
-def test_judge_suites_that_were_read_and_the_others_are_not_tabled_together(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "gpu"
-    for number, suite in enumerate(("judge-102", "judge-103", "judge-107", "judge-108", "judge-116", "twice-116"), 1):
-        path = folder / f"{suite}.sustained.json"
-        file = ResultsFile(path, suite, "sustained", environment(GPU, None, COMMIT), resume=False)
-        file.put(raced(f"64x64x{64 * number}:f16:nt", "quick", 5.0 * number, {"torch.matmul": 10.0}))
-    table = suite_tables.held_out(folder, tmp_path)
-    assert cells(table, "**judge-102, judge-103 together**, all; 2")[1] == f"{math.sqrt(2):.3f} (1.000)"
-    assert cells(table, "**judge-107, judge-108 together**, all; 2")[1] == f"{math.sqrt(10 / 15 * 10 / 20):.3f} (0.500)"
-    assert table.count("together") == 4, "of all and of aligned rows"
-    assert cells(table, "judge-116, all; 1")[1] == "0.400 (0.400)"
-    assert cells(table, "twice-116, all; 1")[1] == "0.333 (0.333)"
-
-
-def test_two_versions_stand_side_by_side(tmp_path: Path) -> None:
-    path = tmp_path / "results" / "gpu" / "redesign.sustained.json"
-    (tmp_path / "redesign.json").write_text(json.dumps({"name": "redesign", "source": "x", "gemms": ["8x8x8:f16:nt"]}))
-    about = environment(GPU, None, COMMIT) | {"before_commit": "882d4fb"}
-    file = ResultsFile(path, "redesign", "sustained", about, resume=False)
-    times = {"before_default": 6.0, "default": 5.0, "before_tuned": 4.0, "tuned": 4.0}
-    for variant, us in times.items():
-        file.put(raced("8x8x8:f16:nt", variant, us, {"torch.matmul": 10.0} | times))
-    table = suite_tables.versions(path.parent, tmp_path)
-    assert cells(table, "`8x8x8:f16:nt`") == ["6.00", "5.00", "4.00", "4.00", "1.200", "1.000", "2.000", "2.500"]
-    assert cells(table, "**geometric mean (least)**")[4] == "1.200 (1.200)"
-    assert "`882d4fb`" in table
-
-
-def test_a_held_out_suite_is_complete_or_its_file_is_wrong(tmp_path: Path) -> None:
-    path = tmp_path / "judge-102.sustained.json"
-    file = ResultsFile(path, "judge-102", "sustained", environment(GPU, None, COMMIT), resume=False)
-    gemms = suite_named("judge-102").gemms
-    file.put(*(unmeasured_row(gemm, None, "quick", "skipped", "no time") for gemm in gemms[1:]))
-    assert [s for s in faults(path) if "no row" in s] == [f"{gemms[0]} has no row in variant quick"]
-    file.put(unmeasured_row(gemms[0], None, "quick", "skipped", "no time"))
-    assert not [sentence for sentence in faults(path) if "no row" in sentence or "not in suite" in sentence]
 
 
 def ratio_row(text: str, variant: str, **ratios: float) -> dict[str, Any]:
