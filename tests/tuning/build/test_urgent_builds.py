@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, answer, config
-from tests.tuning.test_tune import tuning
+from tests.tuning.tune.small_search import tuning
 from tests.waiting import until
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
