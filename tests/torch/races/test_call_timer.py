@@ -15,8 +15,7 @@ from tests.torch.work_clock import WorkClock
 from tirgemm.gemm import Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("few_turns")]
 
 
 def test_graphs_of_all_calls_share_a_memory_pool_and_none_is_captured_twice(

@@ -15,8 +15,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("few_turns")]
 
 
 @pytest.fixture

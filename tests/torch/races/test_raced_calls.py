@@ -18,8 +18,7 @@ from tests.torch.work_clock import WorkClock
 from tirgemm.gemm import Gemm, Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("few_turns", "timed_pytorch")]
 
 
 @pytest.fixture
@@ -36,12 +35,6 @@ def timed(
             columns, rows = x.shape[-1], x.numel() // x.shape[-1]
             clock.now += PYTORCH_S * (1.5 if (columns, rows) in slower else 0.5)
 
-        def pytorch(*given: Any) -> Any:
-            clock.now += PYTORCH_S
-            return real(*given)
-
-        real = torch.nn.functional.linear
-        monkeypatch.setattr(torch.nn.functional, "linear", pytorch)
         source = SampleSource()
         kernels = {gemm: watch(source.kernel(gemm, "tuned"), ours, monkeypatch) for gemm in (UP_SET, DOWN_SET)}
         for kernel in kernels.values():
