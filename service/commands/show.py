@@ -16,7 +16,7 @@ from tirgemm.gemm import REGIMES
 from tirgemm.progress import role_name
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.views.member_table import member_table
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_words
 
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import OpenedArtifact

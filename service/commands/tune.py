@@ -23,7 +23,7 @@ from tirgemm.progress import ProgressTracker, role_words
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
 from tirgemm.service.views.member_table import member_table
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_words
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.data_folder import open_store, signer
 

@@ -11,7 +11,7 @@ from tirgemm.analysis.banks.wavefronts import bank_model
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.match.accesses import AS_WRITTEN as _AS_WRITTEN
 from tirgemm.analysis.memory_traffic import AccessReport
-from tirgemm.service.explain.conflict_words import fix_words, search_words
+from tirgemm.service.explain.conflict_fix_text import fix_words, search_words
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes

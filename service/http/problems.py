@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from tirgemm.errors import QuotaExceeded, TirgemmError, number_limits
 from tirgemm.service.json_text import longest_integer, nesting
-from tirgemm.service.validation_words import fault_words, refusal
+from tirgemm.service.validation_messages import fault_words, refusal
 
 logger = logging.getLogger("tirgemm.service")
 

@@ -13,7 +13,7 @@ from tirgemm.analysis.explanation import Explanation
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.explain.conflict_words import fix_words, search_words
+from tirgemm.service.explain.conflict_fix_text import fix_words, search_words
 from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning import conflict_fixes as module

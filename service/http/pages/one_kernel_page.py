@@ -34,7 +34,7 @@ from tirgemm.service.views.kernels.code_lines import CodeText, linked_text
 from tirgemm.service.views.kernels.get_snippets import snippets
 from tirgemm.service.views.kernels.kernel_history import environment_of, kernels_of_problem
 from tirgemm.service.views.kernels.kernel_timings import regime_times
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_words
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db.access.api_keys import ApiKey
 

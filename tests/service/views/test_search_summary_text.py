@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_words
 from tirgemm.timings import SearchSummary
 
 
