@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tirgemm.errors import PriorityRefused, StoreError
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.group_memory import GroupMemory
-from tirgemm.service.http.known.snapshot_cache import DatabaseSnapshot, SnapshotCache
+from tirgemm.service.http.kernel_cache.snapshot_cache import DatabaseSnapshot, SnapshotCache
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.answers.kernel_document import Rendered
