@@ -37,7 +37,7 @@ class TextForm:
 FAMILY = TextForm(r"^[0-9A-Za-z_.-]{0,64}$", "a family's name, up to 64 letters, digits, and any of _ . -")
 
 
-def fault_words(error: Mapping[str, Any]) -> str:
+def fault_message(error: Mapping[str, Any]) -> str:
     """What a value should be, by one of a ``ValidationError``'s errors: ``Input should have at most 200 characters, not
     300``."""
     limits = error.get("ctx", {})
@@ -54,7 +54,7 @@ def fault_words(error: Mapping[str, Any]) -> str:
 def refusal(name: str, error: Mapping[str, Any]) -> str:
     """What is wrong with the value of ``name`` by one of a ``ValidationError``'s errors: ``port is 99999; it should be
     less than or equal to 65535``. Whole objects are not repeated."""
-    words, value = fault_words(error), error.get("input")
+    words, value = fault_message(error), error.get("input")
     if error["type"] == "too_long":
         return f"{name} {words.removeprefix('Input ')}"
     if error["type"] in ("missing", "extra_forbidden") or isinstance(value, dict | list | tuple):

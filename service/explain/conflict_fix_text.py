@@ -12,7 +12,7 @@ from tirgemm.tuning.conflict_fixes import ConflictFixes
 _ALIKE = 1e-4
 
 
-def fix_words(fixes: ConflictFixes, access: AccessReport) -> str:
+def conflict_fix_sentence(fixes: ConflictFixes, access: AccessReport) -> str:
     """A sentence, after a space, on what removes the conflicts of ``access``; empty where that was not asked."""
     fix = fixes.of(access)
     if fix is None:
@@ -34,7 +34,7 @@ def _gain(low: float, high: float, estimate_us: float) -> str:
     return f"{most}, {least}"
 
 
-def search_words(fixes: ConflictFixes) -> Iterator[str]:
+def conflict_fix_notes(fixes: ConflictFixes) -> Iterator[str]:
     """What a prediction means, and what was tried."""
     if not fixes.fixes:
         return

@@ -15,7 +15,7 @@ _ENDED: dict[SearchEnd, str] = {
 }
 
 
-def search_words(search: SearchSummary | None, trials: int) -> str:
+def search_summary_text(search: SearchSummary | None, trials: int) -> str:
     """``24, then the expected gain was under 0.5 %; effort standard``; the trials alone where there was no search."""
     if search is None:
         return str(trials)

@@ -290,7 +290,9 @@ def test_as_much_is_shipped_as_is_said() -> None:
 def test_as_many_kernel_sets_are_shipped_as_are_said() -> None:
     text = " ".join((ROOT / "docs" / "tuning.md").read_text().split())
     (stated,) = re.findall(r" of (\d+) of the (\d+) kernel sets of suite `sets`", text)
-    sets = {gemm for path in shipped.FOLDER.glob("*") if shipped.is_of_sets(path) for gemm in ShippedFile(path).gemms}
+    sets = {
+        gemm for path in shipped.FOLDER.glob("*") if shipped.holds_kernel_sets(path) for gemm in ShippedFile(path).gemms
+    }
     suite = {*suite_named("sets").gemms}
     assert [int(count) for count in stated] == [len(suite & sets), len(suite)]
 
@@ -299,10 +301,10 @@ def test_of_the_suites_the_shipped_searches_name_no_environment_and_the_races_do
     """As docs/tuning.md says, and which suites answer without a race."""
     suites = {str(gemm) for path in named_suites().values() for gemm in Suite.read(path).gemms}
     every = [(file, place) for file in ShippedRecords().files() for place in file.places if place[1] in suites]
-    places = [(file, place) for file, place in every if not shipped.is_of_sets(file.path)]
+    places = [(file, place) for file, place in every if not shipped.holds_kernel_sets(file.path)]
     assert len(places) > 300
     for file, place in every:
-        if shipped.is_of_sets(file.path):
+        if shipped.holds_kernel_sets(file.path):
             assert isinstance(Gemm.parse(place[1]).m, Range), "of a single m the other file has what there is"
             named = {s.conditions["fingerprint"] for c in file.candidates(*place) for s in c.sample_sets}
             assert named <= {d.fingerprint for d in file.devices if ("driver", "580.159.04") in d.environment}

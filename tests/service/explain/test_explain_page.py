@@ -69,7 +69,7 @@ def test_the_page_has_the_pictures(family: str, compiled: Explanation) -> None:
     wanted += ["The copy of A"] if family == "simt" else ["The box of a"]
     for want in wanted:
         assert any(title.startswith(want) for title in titles), (want, titles)
-    assert all(drawing.svg.startswith("<svg") and drawing.words for drawing in drawings(actual))
+    assert all(drawing.svg.startswith("<svg") and drawing.caption for drawing in drawings(actual))
 
 
 def test_what_wgmma_copies_without_tma_has_its_map() -> None:
@@ -92,7 +92,7 @@ def test_what_wgmma_copies_without_tma_has_its_map() -> None:
 def test_tmas_box_stands_where_a_map_of_threads_and_values_would_and_says_so() -> None:
     explanation = explained(Gemm.parse("512x512x512:f16:nt"), "wgmma", compiled=False)
     (box,) = (drawing for drawing in drawings(explanation) if drawing.title.startswith("The box of"))
-    assert "no thread-value map" in box.words
+    assert "no thread-value map" in box.caption
     assert "bytes each, 128-byte swizzle" in box.svg
     told = explanation.to_json()["kernels"][0]["boxes"]
     assert {"a", "b", "d"} <= {each["tensor"] for each in told}

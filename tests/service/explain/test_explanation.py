@@ -208,7 +208,7 @@ def test_a_small_problem_has_one_verdict_latency_with_its_figures(compiled: Expl
     assert "It was measured at 4 us." in small
     assert not [cell for cells in roofline.rows for cell in cells if cell.text == "binds"]
     assert "None of these binds: latency is 2.496 us." in roofline.notes
-    assert "as latency allows" in drawings(replace(compiled, roofline=replace(known, time_us=None)))[0].words
+    assert "as latency allows" in drawings(replace(compiled, roofline=replace(known, time_us=None)))[0].caption
 
 
 def test_latency_is_told_only_where_it_is_known() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tirgemm.service.views.search_summary_text import search_words
+from tirgemm.service.views.search_summary_text import search_summary_text
 from tirgemm.timings import SearchSummary
 
 
@@ -24,4 +24,4 @@ from tirgemm.timings import SearchSummary
     ],
 )
 def test_a_search_is_summed_up_with_the_effort_that_was_asked_for(search: SearchSummary | None, words: str) -> None:
-    assert search_words(search, 11) == words
+    assert search_summary_text(search, 11) == words

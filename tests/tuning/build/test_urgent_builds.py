@@ -109,9 +109,9 @@ def test_a_request_is_seen_on_a_descriptor_of_any_number() -> None:
     high = fcntl.fcntl(here, fcntl.F_DUPFD, 1050)
     try:
         channel = Channel(high, there)
-        assert not channel.asked
+        assert not channel.has_request
         os.write(there, b"request")
-        assert channel.asked
+        assert channel.has_request
     finally:
         for fd in (here, there, high):
             os.close(fd)

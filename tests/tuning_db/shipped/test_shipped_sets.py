@@ -97,9 +97,9 @@ def test_both_files_of_a_device_are_read_as_one(database: Database, tmp_path: Pa
     problems = measured_on(CPU, ANOTHER, [(config_of(tile), 5.0) for tile in (4, 8)])
     records = ship(tmp_path / "shipped", CPU, problems, SET)
     first, second = records.files_of(CPU.key)
-    assert [shipped.is_of_sets(file.path) for file in (first, second)] == [False, True]
+    assert [shipped.holds_kernel_sets(file.path) for file in (first, second)] == [False, True]
     assert (records.of(CPU.key), records.files()) == (first, [first, second])
-    assert [file for _, file in records.alike(CPU)] == [first, second]
+    assert [file for _, file in records.files_of_similar_devices(CPU)] == [first, second]
     store = LayeredStore(database, records)
     store.put_device(CPU)
     assert store.candidates(ANOTHER, CPU.key, REGIME) == problems
