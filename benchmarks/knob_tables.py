@@ -23,7 +23,7 @@ from tirgemm.config import Config, Value
 from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times
-from tirgemm.tuning_db.shipped import file_of
+from tirgemm.tuning_db.shipped import problems_file
 from tirgemm.tuning_db.transfer import read_candidates
 
 # Classes of shapes by m, each up to and including its number.
@@ -43,7 +43,7 @@ def knobs(folder: Path, suites: Path) -> str:
 
 def _shipped(device: str) -> list[Candidate]:
     """The records that are shipped of a device, if there are any."""
-    path = file_of(device)
+    path = problems_file(device)
     return _read(path) if path.is_file() else []
 
 

@@ -29,10 +29,10 @@ from tirgemm.tuning.ranking_training import (
     PARAMETERS,
     ROUNDS,
     HeldOut,
-    alike,
     held_out,
     problem_rows,
     records_sha256,
+    similar_devices,
 )
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 from verification import command
@@ -67,7 +67,7 @@ def main() -> int:
     candidates = [candidate for path in options.records for candidate in read_candidates(path)]
     device = devices[0]
     problems = problem_rows(candidates, device)
-    others = [rows for other in alike(devices, device) for rows in problem_rows(candidates, other)]
+    others = [rows for other in similar_devices(devices, device) for rows in problem_rows(candidates, other)]
     published = {gemm for name in named_suites() for gemm in suite_named(name).gemms}
     rows = [row(ranked, published) for ranked in held_out(problems, device, options.folds, others, apart=True)]
     rows.sort(key=lambda entry: (entry["fold"], entry["gemm"], entry["regime"]))

@@ -86,7 +86,7 @@ def ship(paths: list[Path], folder: Path) -> list[Path]:
         _put_raced(candidates, path, devices.values())
     beside = _places(folder, sets=True)
     kept = [c for c in of_sets(list(candidates.values()), _classes(devices)) if _place(c) not in beside]
-    return _written(kept, devices, folder, shipped.file_of)
+    return _written(kept, devices, folder, shipped.problems_file)
 
 
 def ship_sets(paths: list[Path], folder: Path) -> tuple[list[Path], WholeSets]:
@@ -104,12 +104,12 @@ def ship_sets(paths: list[Path], folder: Path) -> tuple[list[Path], WholeSets]:
         raise InvalidRequest(f"no kernel set is whole: {'; '.join(sets.left_out) or 'no m is a range'}")
     keys = {candidate.device_key for candidate in sets.candidates}
     devices = {place: device for place, device in devices.items() if place[0] in keys}
-    return _written(sets.candidates, devices, folder, shipped.sets_file_of), sets
+    return _written(sets.candidates, devices, folder, shipped.kernel_sets_file), sets
 
 
 def _places(folder: Path, *, sets: bool) -> set[SetKey]:
     """The problems of the shipped files of kernel sets, or of the others."""
-    files = (file for file in ShippedRecords(folder).files() if shipped.is_of_sets(file.path) is sets)
+    files = (file for file in ShippedRecords(folder).files() if shipped.holds_kernel_sets(file.path) is sets)
     return {(Gemm.parse(text), key, regime) for file in files for key, text, regime in file.places}
 
 

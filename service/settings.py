@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tirgemm._user_folders import DATABASE, SERVER_LOCK, SIGNING_KEY, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.log_lines import LogFormat
-from tirgemm.service.validation_words import TextForm, refusal
+from tirgemm.service.validation_messages import TextForm, refusal
 from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.process.locks import default_lock_dir
 from tirgemm.tuning_db.access.api_keys import MIN_REQUESTS_PER_SECOND

@@ -138,7 +138,7 @@ def _flush(provider: TracerProvider) -> None:
         logger.warning("the collector of traces did not take the last ones within %g s", FLUSH_SECONDS)
 
 
-def of_requests(excluded: Callable[[MutableMapping[str, Any]], bool]) -> TelemetryConfig:
+def request_telemetry(excluded: Callable[[MutableMapping[str, Any]], bool]) -> TelemetryConfig:
     """FastAPI's settings for the spans of requests, which it makes itself: none where traces are off."""
     recorder = spans.installed()
     provider = recorder.provider if isinstance(recorder, OpenTelemetrySpans) else None

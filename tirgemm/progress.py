@@ -43,7 +43,7 @@ def role_name(role: str, *, portable: bool = False) -> str:
     return "default" if role == "fallback" else "portable" if portable else role
 
 
-def role_words(role: str, *, portable: bool = False, other_device: str | None = None) -> str:
+def role_description(role: str, *, portable: bool = False, other_device: str | None = None) -> str:
     """``role_name``, with what it is there for; ``other_device`` is the key of the one that its configs are from."""
     if role == "fallback":
         return "the default kernel (served meanwhile)"
@@ -53,8 +53,10 @@ def role_words(role: str, *, portable: bool = False, other_device: str | None = 
 
 
 def role_of_document(kernel: Mapping[str, Any]) -> str:
-    """``role_words`` of a kernel document; that of an older service says less."""
-    return role_words(kernel["role"], portable=kernel.get("portable", False), other_device=kernel.get("other_device"))
+    """``role_description`` of a kernel document; that of an older service says less."""
+    return role_description(
+        kernel["role"], portable=kernel.get("portable", False), other_device=kernel.get("other_device")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tirgemm.tuning_db.models import CandidateRow, GemmRow
 NEAREST = 1_000
 
 
-def of_nearest(
+def nearest_candidates(
     connection: Connection, near: Gemm, where: tuple[ColumnElement[bool], ...], newest: int
 ) -> list[Candidate]:
     """Of the ``newest`` candidates at most ``NEAREST``, those of the problems most like ``near``: all others are

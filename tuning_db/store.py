@@ -33,7 +33,7 @@ from tirgemm.tuning_db.models import (
     KernelRow,
     SampleSetRow,
 )
-from tirgemm.tuning_db.nearest_candidates import of_nearest
+from tirgemm.tuning_db.nearest_candidates import nearest_candidates
 from tirgemm.tuning_db.queue.job_leases import note_progress, require_held
 from tirgemm.tuning_db.times import iso
 
@@ -140,7 +140,7 @@ class SqlStore:
         )
         if near is not None:
             with suppress(DamagedRow), self.db.read() as connection:
-                return of_nearest(connection, near, where, max(limit, 0))
+                return nearest_candidates(connection, near, where, max(limit, 0))
         return self._candidates(where, newest=max(limit, 0))
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:

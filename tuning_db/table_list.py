@@ -45,14 +45,14 @@ class TableList:
         return cls(size, changes, revision, rows)
 
 
-def kept_beside(file: Path) -> Path:
+def table_list_file(file: Path) -> Path:
     return file.with_name(f"{file.name}.tables")
 
 
 def kept_table_list(file: Path) -> TableList | None:
     """The list that was kept beside a database; None where there is none that can be read."""
     try:
-        values = json.loads(kept_beside(file).read_text(encoding="utf-8"))
+        values = json.loads(table_list_file(file).read_text(encoding="utf-8"))
         kept = TableList(**values)
     except (OSError, ValueError, TypeError, RecursionError):
         return None
@@ -73,11 +73,11 @@ def keep_table_list(connection: sqlite3.Connection, file: Path) -> bool:
         if said != "ok" or [entry[3] for entry in before.entries] == [entry[3] for entry in now.entries]:
             return False
     with suppress(OSError):
-        number, name = tempfile.mkstemp(prefix=f"{kept_beside(file).name}.", dir=file.parent)
+        number, name = tempfile.mkstemp(prefix=f"{table_list_file(file).name}.", dir=file.parent)
         try:
             with os.fdopen(number, "w", encoding="utf-8") as written:
                 json.dump(asdict(now), written)
-            Path(name).replace(kept_beside(file))
+            Path(name).replace(table_list_file(file))
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise

@@ -232,17 +232,17 @@ class ModelRace:
         """The times and the agreement of one row."""
         _, _, tokens, mode, _ = key
         x = decoder.prompts(tokens)
-        ways: dict[str, Callable[[], Any]] = {"ours": lambda: twin(x), "pytorch": lambda: decoder(x)}
+        contenders: dict[str, Callable[[], Any]] = {"ours": lambda: twin(x), "pytorch": lambda: decoder(x)}
         reference = exact(x)
-        worst = agreement.error_of_pytorch(ways["pytorch"], reference, self.device.kind)
-        outputs = {way: call() for way, call in ways.items()}
+        worst = agreement.error_of_pytorch(contenders["pytorch"], reference, self.device.kind)
+        outputs = {name: call() for name, call in contenders.items()}
         if mode == GRAPH:
-            graphs = {way: captured(call) for way, call in ways.items()}
-            ways = {way: graph.replay for way, (graph, _) in graphs.items()}
-            outputs = {way: output for way, (_, output) in graphs.items()}
+            graphs = {name: captured(call) for name, call in contenders.items()}
+            contenders = {name: graph.replay for name, (graph, _) in graphs.items()}
+            outputs = {name: output for name, (_, output) in graphs.items()}
         synchronise = torch.cuda.synchronize if self.device.kind == "cuda" else ended
         with DeviceLock(self.device.lock_key, self.options.lock_dir):
-            samples = alternating(ways, Turns(self.options.turns, self.options.turn_seconds), synchronise)
+            samples = alternating(contenders, Turns(self.options.turns, self.options.turn_seconds), synchronise)
         return {
             "samples_ms": results.rounded(samples["ours"]),
             "pytorch_samples_ms": results.rounded(samples["pytorch"]),

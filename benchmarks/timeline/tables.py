@@ -10,7 +10,7 @@ from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.analysis.timeline.waits import shares_of_roles
 from tirgemm.families.common.ring_buffer import TILE
 from tirgemm.service.explain.tables import share
-from tirgemm.service.explain.timeline_text import waiting_words
+from tirgemm.service.explain.timeline_text import wait_summary
 
 
 def timelines(folder: Path, suites: Path) -> str:
@@ -31,7 +31,7 @@ def timelines(folder: Path, suites: Path) -> str:
         for name, roles in spent.items()
         for at, (role, of) in enumerate(roles.items())
     ]
-    words = [f"- `{name}`, `{recording.gemm}`: {waiting_words(recording)}" for name, recording in recordings.items()]
+    words = [f"- `{name}`, `{recording.gemm}`: {wait_summary(recording)}" for name, recording in recordings.items()]
     head = ["recording", "call, us", "warpgroup", *(f"`{kind}`" for kind in kinds)]
     return f"{table(head, lines, 3)}\n\n" + "\n".join(words)
 

@@ -190,7 +190,9 @@ def train(
     chosen = _device_of_records(devices, device)
     problems = training.problem_rows(candidates, chosen)
     training.require_enough(problems, chosen)
-    of_others = {other.key: training.problem_rows(candidates, other) for other in training.alike(devices, chosen)}
+    of_others = {
+        other.key: training.problem_rows(candidates, other) for other in training.similar_devices(devices, chosen)
+    }
     others = [rows for theirs in of_others.values() for rows in theirs]
     ranked = list(training.held_out(problems, chosen, TRAINING_FOLDS, others))
     home = benchmarks_folder()

@@ -209,7 +209,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
     """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
     from tirgemm.artifact import Signer
     from tirgemm.service.explain.gather import StoredKernelInput, explained
-    from tirgemm.service.explain.rates import of_results
+    from tirgemm.service.explain.rates import rates_in_results
     from tirgemm.service.views.kernel_refs import find_kernel
 
     if not places.has_store:
@@ -230,7 +230,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
             ExplainTarget(record.gemm, record.device, record.regime), None, knobs, places, base=record.config
         )
     if places.measured is not None:
-        rates = of_results(places.measured, record.device, record.regime)
+        rates = rates_in_results(places.measured, record.device, record.regime)
         stored = replace(stored, rates={**stored.rates, **rates})
     return explained(stored)
 
@@ -240,7 +240,7 @@ def _config(
 ) -> Report:
     from tirgemm.analysis.roofline import Measurements
     from tirgemm.service.explain.gather import Report, config_time
-    from tirgemm.service.explain.rates import of_results, of_store
+    from tirgemm.service.explain.rates import rates_in_results, rates_in_store
     from tirgemm.tuning.conflict_fixes import conflict_fixes
     from tirgemm.tuning.explain import chosen, explain
 
@@ -252,9 +252,9 @@ def _config(
     if places.has_store:
         with open_store(places.data, places.db, to_read=True) as store:
             time = config_time(store, gemm, config, device, regime) if not wanted.m else None
-            rates = of_store(store, device)
+            rates = rates_in_store(store, device)
     if places.measured is not None:
-        rates |= of_results(places.measured, device, regime)
+        rates |= rates_in_results(places.measured, device, regime)
     measured = Measurements(time, rates)
     explanation = explain(gemm, config, device, compiled=wanted.compiled, m=wanted.m, regime=regime, measured=measured)
     return Report(explanation, fixes=conflict_fixes(explanation, regime))

@@ -17,7 +17,7 @@ from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_of_document
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.views.member_table import member_table
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_summary_text
 from tirgemm.timings import MemberTiming, Timings
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def show(kernel_id: KernelId, url: ServiceUrl = None, data: Data = None, db: Url
             ("regime", kernel["regime"]),
             ("config", str(config)),
             *times,
-            ("trials", search_words(timings.search, kernel["trials"])),
+            ("trials", search_summary_text(timings.search, kernel["trials"])),
             ("chosen", timings.reason),
             ("certificate", tests),
             ("artifact", f"{kernel['artifact']['sha256']} ({kernel['artifact']['bytes']} bytes)"),

@@ -39,7 +39,7 @@ def serve(
 
     Exits with 2 where the data folder or the port is in use, a device is not here, or a setting is wrong.
     """
-    arguments = options.of_settings(locals())
+    arguments = options.setting_arguments(locals())
     from tirgemm.errors import TirgemmError
     from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr

@@ -34,7 +34,7 @@ LogFormat: TypeAlias = Annotated[
 Verbose: TypeAlias = Annotated[bool, typer.Option("--verbose", "-v", help="Log what libraries say, too.")]
 
 
-def of_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def setting_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a command's arguments that are settings of the service, by their names."""
     from tirgemm.service.settings import Settings
 

@@ -16,7 +16,7 @@ from tirgemm.gemm import REGIMES
 from tirgemm.progress import role_name
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.views.member_table import member_table
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_summary_text
 
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import OpenedArtifact
@@ -103,7 +103,7 @@ def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
         ("signed by", opened.signature),
         ("certificate", _certificate(manifest.certificate, manifest.kernel_sha256)),
         ("chosen", manifest.timings.reason),
-        ("trials", search_words(search, search.trials) if search else ""),
+        ("trials", search_summary_text(search, search.trials) if search else ""),
         ("launches", "; ".join(_launches(opened))),
         ("built by", f"tirgemm {manifest.tirgemm}, {' '.join(manifest.flags)}"),
         ("kernel", manifest.kernel_sha256),

@@ -19,11 +19,11 @@ from tirgemm._terminal.tables import Table
 from tirgemm.cli import RegimeOption
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES
-from tirgemm.progress import ProgressTracker, role_words
+from tirgemm.progress import ProgressTracker, role_description
 from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
 from tirgemm.service.views.member_table import member_table
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_summary_text
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.data_folder import open_store, signer
 
@@ -263,10 +263,10 @@ def _show(record: KernelRecord) -> None:
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.default == str(record.config)
     words = [
-        role_words(record.role, portable=record.portable, other_device=record.other_device),
+        role_description(record.role, portable=record.portable, other_device=record.other_device),
         *([record.timings.reason or "the default stays"] if default and record.role == "tuned" else []),
     ]
     words += ["certified" if passed else "not certified", f"kernel {record.id}"]
     console.out.print("; ".join(words))
     if record.timings.search is not None:
-        console.out.print(f"trials: {search_words(record.timings.search, record.trials)}")
+        console.out.print(f"trials: {search_summary_text(record.timings.search, record.trials)}")

@@ -38,7 +38,7 @@ def worker(
     Exits with 2 where there is no such database or device, the database is to be repaired, another worker of this
     machine is on it, or a setting is wrong, and with 70 when it hangs.
     """
-    arguments = options.of_settings(locals())
+    arguments = options.setting_arguments(locals())
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import DamagedDatabase, TirgemmError
     from tirgemm.service.http.state import open_database

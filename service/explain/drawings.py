@@ -41,7 +41,7 @@ class Drawing:
     """
 
     title: str
-    words: str
+    caption: str
     svg: str
     topics: tuple[str, ...]
     key: LegendKey
@@ -94,10 +94,10 @@ def drawings(explanation: Explanation) -> tuple[Drawing, ...]:
 
 def timeline_drawing(recording: Recording) -> Drawing:
     """The timeline of a kernel, as it was recorded."""
-    words = "What each warpgroup of some blocks does when; below, one tile. An outline is a tile."
+    caption = "What each warpgroup of some blocks does when; below, one tile. An outline is a tile."
     key = ("l", f"{TILE}: {recording.kinds.get(TILE, '')}")
     meanings = ((colour, f"{kind}: {recording.kinds[kind]}") for kind, colour in colours_of(recording).items())
-    return Drawing("Timeline", words, timeline_svg(recording), ("timeline",), (*meanings, key))
+    return Drawing("Timeline", caption, timeline_svg(recording), ("timeline",), (*meanings, key))
 
 
 def _roofline(explanation: Explanation) -> Iterator[Drawing]:
@@ -113,8 +113,8 @@ def _roofline(explanation: Explanation) -> Iterator[Drawing]:
     svg = roofline_picture(
         [(known.peak, known.ceiling("compute").rate)], [(c.name, c.rate) for c in slopes], points, "Roofline"
     )
-    words = "The kernel as a dot for each level of memory: across, its FLOP for a byte of that level; up, its speed,"
-    yield Drawing("Roofline", f"{words} {how}.", svg, ("roofline",), _LINES)
+    caption = "The kernel as a dot for each level of memory: across, its FLOP for a byte of that level; up, its speed,"
+    yield Drawing("Roofline", f"{caption} {how}.", svg, ("roofline",), _LINES)
 
 
 def _waves(explanation: Explanation) -> Iterator[Drawing]:
@@ -147,7 +147,7 @@ def _banks(explanation: Explanation) -> Iterator[Drawing]:
         addresses = [0 if address is None else address for address in access.example.addresses]
         active = [address is not None for address in access.example.addresses]
         report = wavefronts.analyze(addresses, kind, active, explanation.device.arch)
-        words = "The request that costs most: " if access.conflicts else "One request: "
+        caption = "The request that costs most: " if access.conflicts else "One request: "
         title = f"Banks: {operation(access)} of {buffer_name(access)}"
         counted = (
             f"{report.total_wavefronts} wavefront{'s' if report.total_wavefronts != 1 else ''}, "
@@ -155,7 +155,7 @@ def _banks(explanation: Explanation) -> Iterator[Drawing]:
         )
         yield Drawing(
             title,
-            f"{words}a row for each wavefront, by the phases in which lanes are served, and in each bank's column "
+            f"{caption}a row for each wavefront, by the phases in which lanes are served, and in each bank's column "
             f"the lanes.",
             bank_picture(report, title=f"{title}: {counted}"),
             ("shared",),
@@ -171,7 +171,7 @@ def _tile(explanation: Explanation) -> Iterator[Drawing]:
     patterns = requests(tile, mine)
     layouts = _layouts(tile.layout, [*patterns.values()], explanation.device.arch)
     own = f"The kernel has {tile.layout}."
-    words = (
+    caption = (
         "The tile of A in shared memory, each 16 bytes by the first of their banks: as it "
         "would lie in plain rows, padded, and permuted."
     )
@@ -180,7 +180,7 @@ def _tile(explanation: Explanation) -> Iterator[Drawing]:
         fitting = {each: layout for each, layout in layouts.items() if pattern is None or _serves(layout, pattern)}
         title = f"The shared tile of A{f', {name}' if name else ''}"
         svg = tile_picture(fitting, pattern, arch=explanation.device.arch, title=title)
-        yield Drawing(title, f"{words} {own}", svg, ("shared", "tiles"), _CELLS + (_FRAMES if pattern else ()))
+        yield Drawing(title, f"{caption} {own}", svg, ("shared", "tiles"), _CELLS + (_FRAMES if pattern else ()))
     if tile.copy is not None:
         yield Drawing(
             "The copy of A",

@@ -14,7 +14,7 @@ from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.progress import role_name
-from tirgemm.service.explain.rates import of_store
+from tirgemm.service.explain.rates import rates_in_store
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes, conflict_fixes
 from tirgemm.tuning.explain import explain
 from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
@@ -58,7 +58,7 @@ class StoredKernelInput:
             artifact = None
         # Traces are long and say nothing here.
         candidates = store.candidates(record.gemm, record.device.key, record.regime)
-        rates = of_store(store, record.device, record)
+        rates = rates_in_store(store, record.device, record)
         return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, tuple(keys), rates)
 
     def package(self) -> Package | None:

@@ -11,7 +11,7 @@ from tirgemm.analysis.banks.wavefronts import bank_model
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.match.accesses import AS_WRITTEN as _AS_WRITTEN
 from tirgemm.analysis.memory_traffic import AccessReport
-from tirgemm.service.explain.conflict_words import fix_words, search_words
+from tirgemm.service.explain.conflict_fix_text import conflict_fix_notes, conflict_fix_sentence
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.tables import Cell, Section, Tone, count, listed, row, share, size, table
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes
@@ -85,7 +85,7 @@ def shared(
         if group.worst.conflicts and group.worst.example:
             collision = worst_collision(group.worst.example)
         if collision is not None:
-            fix = fix_words(fixes, access)
+            fix = conflict_fix_sentence(fixes, access)
             notes.append(f"[{len(notes) + 1}] {plural(access)} of {buffer_name(access)}: {collision}.{fix}")
         requests, wavefronts = group.total("requests"), group.total("wavefronts")
         rows.append(
@@ -113,7 +113,7 @@ def shared(
     if bank_model(explanation.device.arch).copies == "as counted":
         notes += _of_copies([group for group in groups if group.first.op == "copy"])
     if any(group.total("conflicts") for group in groups):
-        notes += search_words(fixes)
+        notes += conflict_fix_notes(fixes)
     return table(f"Shared memory{named}", heads, rows, notes=notes, topic="shared")
 
 

@@ -19,7 +19,7 @@ from tirgemm.tuning.records.store import Store
 _NEWEST = 100
 
 
-def of_store(store: Store, device: Device, record: KernelRecord | None = None) -> dict[str, MeasuredRate]:
+def rates_in_store(store: Store, device: Device, record: KernelRecord | None = None) -> dict[str, MeasuredRate]:
     """The bandwidth of reading alone (``dram``), measured while ``record`` was tuned, else the newest other kernel that
     was tuned on such a device; nothing where none was."""
     for kernel in (*([record] if record else ()), *store.kernels(_NEWEST)):
@@ -30,7 +30,7 @@ def of_store(store: Store, device: Device, record: KernelRecord | None = None) -
     return {}
 
 
-def of_results(folder: Path, device: Device, regime: Regime) -> dict[str, MeasuredRate]:
+def rates_in_results(folder: Path, device: Device, regime: Regime) -> dict[str, MeasuredRate]:
     """What the results files in ``folder`` have of ``device``: the median of their streams (``dram``), and the most
     that ``mma.sync`` reached in ``regime``. Raises InvalidRequest for a folder that is not there or has neither, or
     with a file that is no document."""

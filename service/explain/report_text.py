@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.sass.opcode_mix import Counts
 from tirgemm.service.explain.gather import Report
+from tirgemm.service.explain.glossary import knobs, legend
 from tirgemm.service.explain.memory import LSU_SPACES, buffer_name, global_memory, plural, shared, tiles
 from tirgemm.service.explain.rivals import rivals
 from tirgemm.service.explain.tables import (
@@ -23,7 +24,6 @@ from tirgemm.service.explain.tables import (
     size,
     table,
 )
-from tirgemm.service.explain.words import knobs, legend
 
 _UNITS = {"fp32": "fp32 arithmetic", "fp16": "fp16 arithmetic", "tensor": "tensor cores", "shared": "shared memory"}
 _FEW = 8

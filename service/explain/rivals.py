@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tirgemm.config import Value
-from tirgemm.progress import role_words
+from tirgemm.progress import role_description
 from tirgemm.service.explain.tables import Section, count, duration, row, share, table
 from tirgemm.tuning.rivals import Rivals, RunnerUp
 
@@ -11,7 +11,7 @@ from tirgemm.tuning.rivals import Rivals, RunnerUp
 def rivals(known: Rivals) -> tuple[Section, ...]:
     """What a kernel was chosen from: its choice, the runner-up, what the rules pruned, what failed."""
     statuses = ", ".join(f"{number} {status}" for status, number in known.statuses) or "none recorded"
-    role = role_words(known.role, portable=known.portable)
+    role = role_description(known.role, portable=known.portable)
     lines = [f"role: {role}, {known.regime}", f"trials: {known.trials}", f"candidates: {statuses}"]
     if known.why:
         lines.append(f"chosen: {known.why}")

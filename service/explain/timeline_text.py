@@ -42,7 +42,7 @@ def _lines(recording: Recording) -> Iterator[str]:
         yield f"registers: with time stamps {count(resources['spill_bytes'])} bytes a thread are spilled"
 
 
-def waiting_words(recording: Recording) -> str:
+def wait_summary(recording: Recording) -> str:
     """What consumers that wait for data wait for, in sentences; empty where an emulator recorded it or none waits."""
     under_way, shortest = share_under_way(recording), shortest_wait(recording)
     if not recording.measured or under_way is None or shortest is None:
@@ -61,6 +61,6 @@ def _notes(recording: Recording) -> Iterator[str]:
             f"The first {count(lost)} spans were overwritten: a warpgroup keeps its last {count(recording.slots)}, and "
             f"the shares are of the tiles that are there whole or in part."
         )
-    words = waiting_words(recording)
+    words = wait_summary(recording)
     if words:
         yield words

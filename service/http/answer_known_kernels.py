@@ -10,7 +10,7 @@ import json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.errors import TirgemmError
-from tirgemm.service.http.known.known_answers import PATH, KnownAnswer
+from tirgemm.service.http.kernel_cache.known_answers import PATH, KnownAnswer
 from tirgemm.service.http.prefer import wait_preference
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.request_bodies import KernelRequest

@@ -13,7 +13,7 @@ from tirgemm.errors import InvalidRequest, TirgemmError
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm
 from tirgemm.service.http.batch_documents import BatchRequest
-from tirgemm.service.http.known.snapshot_cache import EVER_SECONDS
+from tirgemm.service.http.kernel_cache.snapshot_cache import EVER_SECONDS
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import devices_seen, is_answer, known_kernel, target_of, workable
 from tirgemm.service.http.state import ServiceState

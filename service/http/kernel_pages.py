@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tirgemm.service.http.known.kernel_documents import KernelDocuments, Mark
+from tirgemm.service.http.kernel_cache.kernel_documents import KernelDocuments, Mark
 from tirgemm.service.views.queries import KernelFilter, kernel_ids, kernels_by_id
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.answers.kernel_document import Rendered, stored_documents

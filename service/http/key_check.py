@@ -11,7 +11,7 @@ from tirgemm.errors import TirgemmError
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.access.cookies import KEY_COOKIE, cookie
 from tirgemm.service.access.scopes import is_page, required_scope
-from tirgemm.service.http.problems import Problem, of_error, respond
+from tirgemm.service.http.problems import Problem, error_response, respond
 from tirgemm.service.log_lines import key_id
 from tirgemm.tuning_db.access.api_keys import SECRET_PREFIX, ApiKey, secret_hash
 from tirgemm.tuning_db.access.audit import AuditEntry
@@ -49,7 +49,7 @@ class KeyCheck:
         except Problem as refused:
             answer = respond(scope["path"], refused.status, refused.code, refused.detail, refused.headers)
         except TirgemmError as error:
-            answer = of_error(scope["path"], error)
+            answer = error_response(scope["path"], error)
         else:
             # In place: what makes pages of problems, outside of this, shows who is signed in.
             scope["state"] = request.values

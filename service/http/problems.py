@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from tirgemm.errors import QuotaExceeded, TirgemmError, number_limits
 from tirgemm.service.json_text import longest_integer, nesting
-from tirgemm.service.validation_words import fault_words, refusal
+from tirgemm.service.validation_messages import fault_message, refusal
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -87,7 +87,7 @@ def respond(
     return Response(content, status, {"Cache-Control": "no-store", **(headers or {})}, MEDIA_TYPE)
 
 
-def of_error(path: str, error: TirgemmError) -> Response:
+def error_response(path: str, error: TirgemmError) -> Response:
     """The response for an error of ours; what will pass says when to ask again."""
     headers = {"Retry-After": str(RETRY_SECONDS)} if error.status == http.HTTPStatus.SERVICE_UNAVAILABLE else {}
     if isinstance(error, QuotaExceeded):
@@ -131,7 +131,7 @@ def _on_tirgemm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TirgemmError)
     if error.status >= 500:
         logger.error("%s %s: %s: %s", request.method, request.url.path, error.code, error)
-    return of_error(request.url.path, error)
+    return error_response(request.url.path, error)
 
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -151,7 +151,7 @@ def _words(request: Request, error: Mapping[str, Any]) -> str:
         noun = "an integer" if error["type"].startswith("int") else "a number"
         return f"Input should be {noun}{_query_limits(request, str(error['loc'][1]))}"
     model = _body_part(request, error["loc"][1:-1]) if error["type"] == "extra_forbidden" else None
-    return fault_words(error) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
+    return fault_message(error) if model is None else f"no such member; there are {', '.join(model.model_fields)}"
 
 
 def _query_limits(request: Request, name: str) -> str:

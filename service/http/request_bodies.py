@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from tirgemm.gemm import Regime
-from tirgemm.service.validation_words import TextForm
+from tirgemm.service.validation_messages import TextForm
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
 from tirgemm.tuning_db.queue.job_rows import MAX_REASON

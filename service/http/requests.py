@@ -16,8 +16,8 @@ from tirgemm.errors import InvalidRequest, QueueFull, QuotaExceeded, StorageFull
 from tirgemm.families import supporting
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.service.http.devices import Target, resolve, unavailable
-from tirgemm.service.http.known.known_answers import KnownAnswer
-from tirgemm.service.http.known.snapshot_cache import EVER_SECONDS
+from tirgemm.service.http.kernel_cache.known_answers import KnownAnswer
+from tirgemm.service.http.kernel_cache.snapshot_cache import EVER_SECONDS
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.request_bodies import KernelRequest
 from tirgemm.service.http.state import ServiceState

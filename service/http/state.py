@@ -13,11 +13,11 @@ from tirgemm.artifact.sign import Signer
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.group_memory import GroupMemory
+from tirgemm.service.http.kernel_cache.kernel_documents import KernelDocuments
+from tirgemm.service.http.kernel_cache.kernel_lookups import KernelLookups
+from tirgemm.service.http.kernel_cache.known_answers import KnownAnswers
+from tirgemm.service.http.kernel_cache.snapshot_cache import SnapshotCache
 from tirgemm.service.http.kernel_pages import KernelPages
-from tirgemm.service.http.known.kernel_documents import KernelDocuments
-from tirgemm.service.http.known.kernel_lookups import KernelLookups
-from tirgemm.service.http.known.known_answers import KnownAnswers
-from tirgemm.service.http.known.snapshot_cache import SnapshotCache
 from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.watch import Watch
 from tirgemm.service.settings import Settings

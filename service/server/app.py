@@ -34,7 +34,7 @@ from tirgemm.service.http.routes import artifacts, batches, explain, info, jobs,
 from tirgemm.service.http.security_scheme import describe_security
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES
-from tirgemm.service.traces import of_requests
+from tirgemm.service.traces import request_telemetry
 
 DESCRIPTION = """\
 POST a matrix-multiply problem, get the fastest verified kernel for it, its timings, and a signed file to load.
@@ -67,7 +67,7 @@ def create_app(state: ServiceState) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry=of_requests(_is_untraced),
+        telemetry=request_telemetry(_is_untraced),
     )
     app.state.service = state
     # The last one added is asked first.

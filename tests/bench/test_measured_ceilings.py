@@ -19,7 +19,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import cli
-from tirgemm.service.explain.rates import of_results, of_store
+from tirgemm.service.explain.rates import rates_in_results, rates_in_store
 from tirgemm.service.explain.report_text import roofline as roofline_section
 from tirgemm.timings import NotTimed, StreamTiming, Timing, Timings
 from tirgemm.tuning import finish
@@ -55,15 +55,15 @@ def function(*words: str) -> Any:
 
 def test_a_kernels_own_stream_comes_before_the_newest_of_its_device() -> None:
     store = MemoryStore()
-    assert of_store(store, H200) == {}
+    assert rates_in_store(store, H200) == {}
     own = kernel(store, stream=STREAM)
     kernel(store, device=named_device("sm_80"), stream=replace(STREAM, read_gbps=1000.0))
     newest = kernel(store, stream=replace(STREAM, read_gbps=4100.0))
     kernel(store)
     kernel(store, stream=NotTimed("the measuring process died"))
-    assert of_store(store, H200)["dram"].rate == 4100.0
-    assert newest.id in of_store(store, H200)["dram"].taken
-    assert of_store(store, H200, own)["dram"].rate == 4000.0
+    assert rates_in_store(store, H200)["dram"].rate == 4100.0
+    assert newest.id in rates_in_store(store, H200)["dram"].taken
+    assert rates_in_store(store, H200, own)["dram"].rate == 4000.0
 
 
 def test_results_of_the_device_give_the_median_stream_and_the_regimes_ceiling_of_mma(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_results_of_the_device_give_the_median_stream_and_the_regimes_ceiling_of
     results(tmp_path, device=named_device("sm_80"), streams=[{"read_gbps": 1.0}])
     summary = {kind: {"sustained": 600.0, "isolated": 650.0} for kind in KINDS}
     results(tmp_path, suite="mma_ceiling", summary=summary)
-    actual = of_results(tmp_path, H200, "isolated")
+    actual = rates_in_results(tmp_path, H200, "isolated")
     assert actual["dram"].rate == 4500.0
     assert {name: rate.rate for name, rate in actual.items() if name != "dram"} == {
         "mma.sync:f16:f32": 650.0,
@@ -82,19 +82,19 @@ def test_results_of_the_device_give_the_median_stream_and_the_regimes_ceiling_of
 
 
 def test_the_kept_results_of_the_h200_have_its_rate_of_mma() -> None:
-    rates = of_results(RESULTS, H200, "sustained")
+    rates = rates_in_results(RESULTS, H200, "sustained")
     assert 500 < rates["mma.sync:f16:f32"].rate < dict(H200.peak_tflops)["f16"]
 
 
 def test_a_folder_without_rates_of_the_device_is_refused(tmp_path: Path) -> None:
     results(tmp_path, device=named_device("sm_80"), streams=[{"read_gbps": 1.0}])
     with pytest.raises(InvalidRequest, match="no results file with a rate that was measured on cuda:sm_90a"):
-        of_results(tmp_path, H200, "sustained")
+        rates_in_results(tmp_path, H200, "sustained")
     with pytest.raises(InvalidRequest, match="no results file"):
-        of_results(tmp_path / "none", H200, "sustained")
+        rates_in_results(tmp_path / "none", H200, "sustained")
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(InvalidRequest, match=r"broken\.json is not a results file"):
-        of_results(tmp_path, H200, "sustained")
+        rates_in_results(tmp_path, H200, "sustained")
     shapeless: tuple[dict[str, Any], ...] = (
         {"streams": [{"read": 1.0}]},
         {"streams": 3},
@@ -104,7 +104,7 @@ def test_a_folder_without_rates_of_the_device_is_refused(tmp_path: Path) -> None
         folder = tmp_path / str(number)
         folder.mkdir()
         with pytest.raises(InvalidRequest, match=r"0\.json is not a results file: (KeyError|TypeError)"):
-            of_results(results(folder, **members), H200, "sustained")
+            rates_in_results(results(folder, **members), H200, "sustained")
 
 
 def test_the_rate_of_an_instruction_bounds_kernels_that_have_it_alone() -> None:

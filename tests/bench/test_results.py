@@ -17,13 +17,13 @@ from tirgemm.bench.results import (
     MAX_SAMPLES,
     MeasuredKernel,
     ResultsFile,
+    baseline_candidates,
     device_folder,
     dump,
     environment,
     measured_row,
     spread,
     unmeasured_row,
-    ways,
 )
 from tirgemm.bench.suite_file import Suite
 from tirgemm.errors import InvalidRequest
@@ -301,7 +301,7 @@ def test_every_way_of_a_baseline_has_its_time_of_the_finals_or_of_the_first_look
         "screened_us": [20.0, 11.0, None],
         "finals_us": {"1": 10.0, "0": 19.0},
     }
-    assert ways(choice) == [
+    assert baseline_candidates(choice) == [
         {"call": "plain", "us": 19.0},
         {"call": "padded", "us": 10.0},
         {"call": "slow", "us": None},

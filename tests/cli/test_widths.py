@@ -193,8 +193,8 @@ def test_the_report_of_machine_code_fits_and_is_whole(
 
 
 def test_the_measured_ladder_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.bench.test_ladder_run import GEMM as PROBLEM
-    from tests.bench.test_ladder_run import MadeUp, rows_of
+    from tests.bench.ladder.made_up_ladder import GEMM as PROBLEM
+    from tests.bench.ladder.made_up_ladder import MadeUp, rows_of
     from tirgemm.bench.ladder_report import reported
     from tirgemm.service.views.ladder_terminal import view
 

@@ -24,7 +24,7 @@ from tirgemm._terminal.progress_view import (
     python_view,
 )
 from tirgemm.events import CandidateRecorded, Downloaded, Event, FallbackStored, Phase, SearchStarted, event_from_json
-from tirgemm.progress import Progress, ProgressTracker, role_name, role_words
+from tirgemm.progress import Progress, ProgressTracker, role_description, role_name
 from tirgemm.timings import Timing, Timings
 
 SHAPE = "33x17x19:f16:nt"
@@ -143,14 +143,14 @@ def test_no_word_of_ours_is_in_what_a_user_reads() -> None:
         text = "\n".join(told(EVENTS, seconds=seconds)).lower()
         assert "fallback" not in text
         assert "batch" not in text
-    assert role_words("fallback") == "the default kernel (served meanwhile)"
+    assert role_description("fallback") == "the default kernel (served meanwhile)"
     assert role_name("fallback") == "default"
-    assert role_words("tuned") == role_name("tuned") == "tuned"
+    assert role_description("tuned") == role_name("tuned") == "tuned"
 
 
 def test_a_portable_kernel_is_called_so() -> None:
     assert role_name("tuned", portable=True) == "portable"
-    assert role_words("tuned", portable=True).startswith("tuned, portable: ")
+    assert role_description("tuned", portable=True).startswith("tuned, portable: ")
     assert role_name("fallback", portable=False) == "default"
 
 

@@ -56,9 +56,9 @@ def test_models_agree_with_pytorch_eagerly_and_in_graphs(
     race: Any = importlib.import_module("benchmarks.models.race")
     waited, alternating = set[int](), race.alternating
 
-    def alternated(ways: Any, turns: Any, synchronise: Any) -> Any:
+    def alternated(contenders: Any, turns: Any, synchronise: Any) -> Any:
         waited.add(torch.cuda.current_device())
-        return alternating(ways, turns, synchronise)
+        return alternating(contenders, turns, synchronise)
 
     monkeypatch.setattr(race, "alternating", alternated)
     options = ["--device", gpu.name, "--models", "qwen-tiny", "--tokens", "1", "5", "--turns", "3"]

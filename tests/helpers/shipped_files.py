@@ -10,7 +10,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
-from tirgemm.tuning_db.shipped import SUFFIX, sets_file_of
+from tirgemm.tuning_db.shipped import SUFFIX, kernel_sets_file
 from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
@@ -43,7 +43,7 @@ def ship(
     model = device.key.split(":")[2]
     pack(folder / f"{model}{SUFFIX}", [device], candidates)
     if sets:
-        pack(folder / sets_file_of(model).name, [device], sets)
+        pack(folder / kernel_sets_file(model).name, [device], sets)
     return ShippedRecords(folder)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, Service, kernel_record
-from tests.tuning.test_tune import tuning
+from tests.tuning.tune.small_search import tuning
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records.memory_store import MemoryStore

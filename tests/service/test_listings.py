@@ -9,9 +9,9 @@ import pytest
 
 from tests.service.support import CPU, Service, kernel_record
 from tirgemm.gemm import Gemm
+from tirgemm.service.http.kernel_cache import kernel_documents
+from tirgemm.service.http.kernel_cache.kernel_documents import KernelDocuments
 from tirgemm.service.http.kernel_pages import KernelPages
-from tirgemm.service.http.known import kernel_documents
-from tirgemm.service.http.known.kernel_documents import KernelDocuments
 from tirgemm.service.views.queries import KernelFilter
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import JobRequest

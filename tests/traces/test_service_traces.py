@@ -111,7 +111,7 @@ from tirgemm.service.settings import Settings
 with traces.traces_of(Settings(traces_endpoint=""), "process"):
     assert spans.installed() is None and spans.traceparent() is None
     assert spans.span("a", b=1) is spans.span("c") is spans.under(None)
-    assert not traces.of_requests(lambda scope: False)["tracing"]
+    assert not traces.request_telemetry(lambda scope: False)["tracing"]
 loaded = [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 assert not loaded, loaded
 """

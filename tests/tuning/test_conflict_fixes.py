@@ -13,7 +13,7 @@ from tirgemm.analysis.explanation import Explanation
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.service.explain.conflict_words import fix_words, search_words
+from tirgemm.service.explain.conflict_fix_text import conflict_fix_notes, conflict_fix_sentence
 from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning import conflict_fixes as module
@@ -106,12 +106,12 @@ def test_the_search_is_bounded_and_says_so() -> None:
     explanation = explained("simt")
     fixes = conflict_fixes(explanation, "sustained", most=1)
     assert (fixes.tried, [fix.knobs for fix in fixes.fixes]) == (1, [None, None])
-    (told,) = search_words(fixes)
+    (told,) = conflict_fix_notes(fixes)
     assert "1 of " in told
     assert f"{fixes.untried} were left out, for the search is short" in told
     conflicting = next(a for a in explanation.main.memory.accesses if a.conflicts)
-    assert fix_words(fixes, conflicting) == " No neighbouring config that was tried removes this."
-    assert fix_words(NO_FIXES, conflicting) == ""
+    assert conflict_fix_sentence(fixes, conflicting) == " No neighbouring config that was tried removes this."
+    assert conflict_fix_sentence(NO_FIXES, conflicting) == ""
 
 
 def test_a_neighbour_that_cannot_be_lowered_removes_nothing_and_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_nothing_is_lowered_where_nothing_conflicts(monkeypatch: pytest.MonkeyPa
     assert not [a for kernel in explanation.kernels for a in kernel.memory.accesses if a.conflicts]
     monkeypatch.setattr(module, "rolled_memory_of", None)
     assert conflict_fixes(explanation, "sustained") == NO_FIXES
-    assert list(search_words(NO_FIXES)) == []
+    assert list(conflict_fix_notes(NO_FIXES)) == []
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_what_is_predicted_is_told_with_both_its_ends(slower_us: float, spared_u
     access = next(a for a in explained("simt").main.memory.accesses if a.conflicts)
     knobs = (Difference("pad", 0, 8),)
     fix = ConflictFix(access.buffer, access.operand, access.op, knobs, 100.0, slower_us, spared_us)
-    assert fix_words(ConflictFixes((fix,)), access) == f" pad=8 (not 0) would remove it: {says}"
+    assert conflict_fix_sentence(ConflictFixes((fix,)), access) == f" pad=8 (not 0) would remove it: {says}"

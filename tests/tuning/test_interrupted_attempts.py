@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
-from tests.tuning.test_tune import candidates, default, tuning
+from tests.tuning.tune.small_search import candidates, default, tuning
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, StoreError
 from tirgemm.tuning.records import Candidate, CandidateKey, Status

@@ -22,7 +22,9 @@ from tirgemm.tuning_db import shipped, transfer
 
 ROOT = Path(__file__).resolve().parents[2]
 # All but the records of kernel sets.
-SHIPPED = [path for path in sorted((ROOT / "tuning_db/shipped").glob("*.jsonl.gz")) if not shipped.is_of_sets(path)]
+SHIPPED = [
+    path for path in sorted((ROOT / "tuning_db/shipped").glob("*.jsonl.gz")) if not shipped.holds_kernel_sets(path)
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +58,9 @@ def test_devices_of_one_architecture_with_as_many_processors_teach_one_another()
     larger = H200.with_(model="NVIDIA H100 80GB HBM3", memory_bytes=80 << 30)
     fewer = H200.with_(model="NVIDIA H100 PCIe", units=114)
     ampere = H200.with_(model="NVIDIA A100", arch="sm_80")
-    assert training.alike([H200, larger, larger.with_(uuid="GPU-2"), fewer, ampere], H200) == [larger]
+    assert training.similar_devices([H200, larger, larger.with_(uuid="GPU-2"), fewer, ampere], H200) == [larger]
     cpu = detect("cpu")
-    assert training.alike([cpu, cpu.with_(model="another model")], cpu) == []
+    assert training.similar_devices([cpu, cpu.with_(model="another model")], cpu) == []
 
 
 def test_a_device_without_a_model_takes_that_of_a_device_alike() -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
-from tests.tuning.test_tune import tuning
+from tests.tuning.tune.small_search import tuning
 from tirgemm.errors import Cancelled
 
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
-from tests.tuning.test_tune import tuning
+from tests.tuning.tune.small_search import tuning
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.measure.measurer import Measurer

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tests.present_timings import timing_of
-from tests.tuning.test_tune import GEMM, REGIME, candidates, default, tuning
+from tests.tuning.tune.small_search import GEMM, REGIME, candidates, default, tuning
 from tirgemm import Config, Gemm
 from tirgemm.errors import Cancelled, Interrupted
 from tirgemm.events import Event, FallbackStored

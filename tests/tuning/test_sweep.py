@@ -16,7 +16,7 @@ from tirgemm.gemm import Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning.search.collection import configs_to_collect
 from tirgemm.tuning.search.search import Search
-from tirgemm.tuning.search.similar_problems import nearest, of_nearest
+from tirgemm.tuning.search.similar_problems import candidates_of_nearest, nearest
 from tirgemm.tuning.sweep import Outcome, Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
@@ -156,4 +156,4 @@ def test_the_nearest_problems_are_of_the_same_sizes_then_of_the_same_types_and_l
     assert nearest(GAINING, [other, far, GAINING, near, same]) == [same, near, far, other]
     config = Config("x86", ())
     candidates = [Candidate(g, "d", REGIME, config, Status.MEASURED) for g in (far, near, far, GAINING)]
-    assert [c.gemm for c in of_nearest(GAINING, candidates, 3)] == [GAINING, near, far]
+    assert [c.gemm for c in candidates_of_nearest(GAINING, candidates, 3)] == [GAINING, near, far]

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from tests.contract.storage.databases import DEVICE, candidate
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.search.cost_model import MAX_HISTORY
-from tirgemm.tuning.search.similar_problems import of_nearest
+from tirgemm.tuning.search.similar_problems import candidates_of_nearest
 from tirgemm.tuning_db import Database, SqlStore, nearest_candidates
 from tirgemm.tuning_db.models import CandidateRow, GemmRow
 
@@ -39,13 +39,13 @@ def test_a_search_is_told_of_the_nearest_problems_as_if_all_had_been_read(
     told = store.history(DEVICE.key, "sustained", near=NEAR)
     assert len(told) == min(most, EACH * len(PROBLEMS))
     everything = store.history(DEVICE.key, "sustained")
-    assert of_nearest(NEAR, told, most) == of_nearest(NEAR, everything, most)
+    assert candidates_of_nearest(NEAR, told, most) == candidates_of_nearest(NEAR, everything, most)
 
 
 def test_only_the_newest_of_all_are_looked_at(store: SqlStore) -> None:
     newest = store.history(DEVICE.key, "sustained", limit=7)
     told = store.history(DEVICE.key, "sustained", limit=7, near=NEAR)
-    assert of_nearest(NEAR, told, 7) == of_nearest(NEAR, newest, 7)
+    assert candidates_of_nearest(NEAR, told, 7) == candidates_of_nearest(NEAR, newest, 7)
     assert store.history(DEVICE.key, "sustained", limit=0, near=NEAR) == []
 
 

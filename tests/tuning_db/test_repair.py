@@ -34,7 +34,7 @@ from tirgemm.tuning_db import Database, SqlStore, schema
 from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.access.audit import AuditLog
 from tirgemm.tuning_db.database import damage_marker
-from tirgemm.tuning_db.table_list import kept_beside
+from tirgemm.tuning_db.table_list import table_list_file
 from tirgemm.tuning_db.upkeep import repair as repairs
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.repair import Repaired, repair, repair_if_found_damaged
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_at_all_or_is_no_tuning_database_is_refused_and_left
     file = data / DATABASE
     damage(data, "<candidate 60>")
     whole = file.read_bytes()
-    kept_beside(file).unlink()
+    table_list_file(file).unlink()
     for junk in (b"\xff" * PAGE + whole[PAGE:], b"no database at all\n" * 500, whole[: 8 * PAGE]):
         file.write_bytes(junk)
         with pytest.raises(DamagedDatabase, match=r"nothing of .* can be read .*put a backup back"):

@@ -23,7 +23,7 @@ from tests.tuning_db.damaged_databases import (
 from tirgemm._user_folders import DATABASE
 from tirgemm.errors import DamagedDatabase
 from tirgemm.tuning_db import Database, JobQueue, SqlStore
-from tirgemm.tuning_db.table_list import kept_beside, kept_table_list
+from tirgemm.tuning_db.table_list import kept_table_list, table_list_file
 from tirgemm.tuning_db.upkeep.admin import vacuum
 from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
 from tirgemm.tuning_db.upkeep.repair import repair, repair_if_found_damaged
@@ -96,7 +96,7 @@ def test_damaged_inner_pages_cost_nothing(data: Path, *, list_kept: bool) -> Non
     for name in ("candidates", "sample_sets"):
         damage_root(data, name)
     if not list_kept:
-        kept_beside(data / DATABASE).unlink()
+        table_list_file(data / DATABASE).unlink()
     assert lost(repair(data / DATABASE, data)) == {}
     assert {name: rows(data, name) for name in before} == before
     require_whole(data)
@@ -138,7 +138,7 @@ def test_a_wrong_bit_in_the_list_of_tables_is_damage_and_costs_nothing(data: Pat
 @pytest.mark.parametrize("place", [0, 5, 12], ids=["type", "name", "table"])
 def test_without_a_list_of_tables_that_is_right_nothing_is_written(data: Path, place: int) -> None:
     content = damage_entry_of_kernels(data, place)
-    kept_beside(data / DATABASE).unlink()
+    table_list_file(data / DATABASE).unlink()
     with pytest.raises(DamagedDatabase, match=r"where its tables are is lost: kernels.*; put a backup back"):
         repair(data / DATABASE, data)
     assert contents(data) == {DATABASE: content}
@@ -168,10 +168,10 @@ def test_the_list_of_tables_is_kept_as_it_is(data: Path) -> None:
     second = kept_table_list(file)
     assert second is not None
     assert second.changes > first.changes
-    kept_beside(file).write_text("{}")
+    table_list_file(file).write_text("{}")
     Database.embedded(data).close()
     assert kept_table_list(file) == second
     # Another file, such as a backup that somebody copied here, whose changes happen to be as many.
-    kept_beside(file).write_text(json.dumps(asdict(replace(first, changes=second.changes))))
+    table_list_file(file).write_text(json.dumps(asdict(replace(first, changes=second.changes))))
     Database.embedded(data).close()
     assert kept_table_list(file) == second

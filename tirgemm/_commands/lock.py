@@ -13,7 +13,7 @@ from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.cli import URL
 from tirgemm.events import Phase
-from tirgemm.progress import ProgressTracker, role_words
+from tirgemm.progress import ProgressTracker, role_description
 
 
 def lock(
@@ -65,7 +65,7 @@ def lock(
     def show() -> None:
         table = Table("name", "problem", "role", "device", "artifact")
         for name, kernel in kernels.items():
-            table.add_row(name, kernel.gemm, role_words(kernel.role), kernel.device, kernel.artifact_sha256[:16])
+            table.add_row(name, kernel.gemm, role_description(kernel.role), kernel.device, kernel.artifact_sha256[:16])
         console.out.print(table)
         console.out.print(f"{target}: {len(kernels)} kernels")
 

@@ -103,7 +103,7 @@ def race_conditions(races: Sequence[SampleSet]) -> dict[str, Any]:
     }
     picked = {name: first[name] for name in races[0].baselines if isinstance(first.get(name), dict)}
     conditions |= {"baseline_configs": {name: choice["label"] for name, choice in picked.items()}} if picked else {}
-    tried = {name: ways(choice) for name, choice in picked.items() if "labels" in choice}
+    tried = {name: baseline_candidates(choice) for name, choice in picked.items() if "labels" in choice}
     return conditions | ({"baseline_ways": tried} if tried else {})
 
 
@@ -142,8 +142,8 @@ def unmeasured_row(gemm: Gemm, config: Config | None, variant: str, status: str,
     return _row(gemm, config, variant, status, message) | dict.fromkeys(absent) | empty
 
 
-def ways(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every way that a baseline was tried in with its microseconds, by the choice that it was timed by."""
+def baseline_candidates(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every candidate of a baseline with its microseconds, by the choice that it was timed by."""
     finals, screened = choice["finals_us"], choice["screened_us"]
     return [label | {"us": finals.get(str(i), screened[i])} for i, label in enumerate(choice["labels"])]
 

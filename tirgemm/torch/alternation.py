@@ -30,29 +30,29 @@ class Turns:
 
 
 def alternating(
-    ways: Mapping[str, Callable[[], Any]],
+    contenders: Mapping[str, Callable[[], Any]],
     turns: Turns,
     synchronise: Callable[[], None],
     prepare: Callable[[str], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Milliseconds a call, by way, of each of its ``turns``, in an order drawn anew for every round.
+    """Milliseconds a call, by contender, of each of its ``turns``, in an order drawn anew for every round.
 
-    A turn has as many calls of each way, so that what a turn costs beside them is the same. ``prepare`` is given the
-    way before each of its turns, untimed. No garbage is collected meanwhile.
+    A turn has as many calls of each, so that what a turn costs beside them is the same. ``prepare`` is given a
+    contender's name before each of its turns, untimed. No garbage is collected meanwhile.
     """
 
-    def turn(way: str, count: int) -> float:
+    def turn(name: str, count: int) -> float:
         if prepare is not None:
-            prepare(way)
-        return _turn(ways[way], count, synchronise, turns.clock)
+            prepare(name)
+        return _turn(contenders[name], count, synchronise, turns.clock)
 
     with _uncollected():
-        for way in ways:
-            turn(way, _WARM_UP_CALLS)
-        count = max(1, math.ceil(turns.seconds / min(turn(way, 1) for way in ways)))
-        blocks = {way: (lambda way=way: [1e3 * turn(way, count) / count]) for way in ways}
+        for name in contenders:
+            turn(name, _WARM_UP_CALLS)
+        count = max(1, math.ceil(turns.seconds / min(turn(name, 1) for name in contenders)))
+        blocks = {name: (lambda name=name: [1e3 * turn(name, count) / count]) for name in contenders}
         samples = alternate(blocks, FixedRounds(1 + turns.count))
-        return {way: taken[1:] for way, taken in samples.items()}  # the first was to warm up
+        return {name: taken[1:] for name, taken in samples.items()}  # the first was to warm up
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PairedRatio:
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> PairedRatio:
-    """The ratio of two ways that took turns, two at least."""
+    """The ratio of two contenders that took turns, two at least."""
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     few = _few(len(ratios))
     return PairedRatio(statistics.median(ratios), ratios[few], ratios[-1 - few])

@@ -25,7 +25,7 @@ class Availability:
     """What there is for a problem: ``tuned``, ``default``, ``being made``, or why there is no kernel; and whether one
     is ``wanted`` of the source."""
 
-    words: str
+    description: str
     wanted: bool
 
 
@@ -47,7 +47,7 @@ class KernelLookup:
     def __init__(self, source: KernelSource | None, policy: Policy, table: KernelTable) -> None:
         self._source, self._policy, self.table = source, policy, table
         self._answers: dict[AskedProblem, _SourceAnswer] = {}
-        self._known: dict[AskedProblem, Availability] = {}
+        self._availabilities: dict[AskedProblem, Availability] = {}
         self._away: ServiceUnreachable | None = None
 
     def missing(self, linears: Iterable[LinearProblems]) -> list[AskedProblem]:
@@ -67,11 +67,11 @@ class KernelLookup:
             for gemm in gemms:
                 self._answers[gemm, device] = self._answer(self._source, gemm, device, results.get(gemm))
 
-    def known(self, gemm: Gemm, device: Device) -> Availability:
+    def availability(self, gemm: Gemm, device: Device) -> Availability:
         """What there is for a problem. The table then has what the source has."""
-        if (gemm, device) not in self._known:
-            self._known[gemm, device] = self._taken(gemm, device)
-        return self._known[gemm, device]
+        if (gemm, device) not in self._availabilities:
+            self._availabilities[gemm, device] = self._with_source(gemm, device)
+        return self._availabilities[gemm, device]
 
     def _has_tuned(self, gemm: Gemm, device: Device) -> bool:
         kernel = self.table.find(gemm, device)
@@ -96,20 +96,20 @@ class KernelLookup:
             self._away = error if isinstance(error, ServiceUnreachable) else None
             return str(error)
 
-    def _taken(self, gemm: Gemm, device: Device) -> Availability:
+    def _with_source(self, gemm: Gemm, device: Device) -> Availability:
         kernel, answer = self.table.find(gemm, device), self._answers.get((gemm, device))
         if answer is None or (kernel is not None and is_tuned(kernel)):
-            return Availability(_words(kernel), False)
+            return Availability(_description(kernel), False)
         if answer.kernel is not None:
             try:
                 self.table.add(answer.kernel)
             except TirgemmError as error:
-                return Availability(f"no kernel: {error}" if kernel is None else _words(kernel), False)
+                return Availability(f"no kernel: {error}" if kernel is None else _description(kernel), False)
             kernel = answer.kernel
-        return Availability(answer.otherwise if kernel is None else _words(kernel), answer.wanted)
+        return Availability(answer.otherwise if kernel is None else _description(kernel), answer.wanted)
 
 
-def _words(kernel: Kernel | None) -> str:
+def _description(kernel: Kernel | None) -> str:
     if kernel is None:
         return "no kernel: none is registered, and there is no source of kernels"
     return role_of(kernel)

@@ -54,21 +54,22 @@ def _but(ratio: float) -> str:
 
 
 class LinearKernels:
-    """The kernels of one linear's problems: what ``lookup`` said of each, and which are wanted. The table of kernels
+    """The kernels of one linear's problems: what ``lookup`` has of each, and which are wanted. The table of kernels
     then has what there is."""
 
     def __init__(self, linear: LinearProblems, lookup: KernelLookup) -> None:
         self.linear, self._table = linear, lookup.table
-        known = {} if linear.device is None else {gemm: lookup.known(gemm, linear.device) for gemm in linear.gemms}
-        self.wanted = [gemm for gemm, of_gemm in known.items() if of_gemm.wanted]
-        self._said = {gemm: of_gemm.words for gemm, of_gemm in known.items()}
-        usable = any(words in _USABLE for words in self._said.values())
+        device, gemms = linear.device, linear.gemms
+        available = {} if device is None else {gemm: lookup.availability(gemm, device) for gemm in gemms}
+        self.wanted = [gemm for gemm, availability in available.items() if availability.wanted]
+        self._descriptions = {gemm: availability.description for gemm, availability in available.items()}
+        usable = any(description in _USABLE for description in self._descriptions.values())
         invariant = any(gemm.invariant for gemm in linear.gemms)
         self.reason = linear.reason or ("" if usable else "no invariant kernel" if invariant else "no kernel")
 
     def report(self, failures: Mapping[Gemm, str], *, dry_run: bool) -> LinearReport:
         """What became of the linear, with the kernels that it has now, and what others have made of it since."""
-        problems = tuple((gemm, self._now(gemm, failures)) for gemm in self._said)
+        problems = tuple((gemm, self._now(gemm, failures)) for gemm in self._descriptions)
         linear, replaced = self.linear, not self.reason
         if dry_run or not (replaced or linear.already):
             return LinearReport(linear.names, problems, replaced, self.reason, dry_run)
@@ -87,4 +88,4 @@ class LinearKernels:
             return f"{role_of(kernel)}; {SLOWER}, {told}" if left else role_of(kernel)
         if left:
             return f"{SLOWER}, {told}"
-        return f"no kernel: {failures[gemm]}" if gemm in failures else self._said[gemm]
+        return f"no kernel: {failures[gemm]}" if gemm in failures else self._descriptions[gemm]

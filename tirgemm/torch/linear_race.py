@@ -122,13 +122,13 @@ def _ratio(rows: int, modules: Sequence[nn.Linear]) -> PairedRatio:
             if act != "none":
                 activation(act)(y)
 
-    ways: Mapping[str, Callable[[], Any]] = {"ours": ours, "pytorch": pytorch}
+    contenders: Mapping[str, Callable[[], Any]] = {"ours": ours, "pytorch": pytorch}
     if weight.is_cuda:
         with torch.cuda.device(weight.device):
             pool = torch.cuda.graph_pool_handle()
-            graphs = {way: captured(call, pool)[0] for way, call in ways.items()}
-            ways = {way: graph.replay for way, graph in graphs.items()}
-            samples = alternating(ways, TURNS, torch.cuda.synchronize)
+            graphs = {name: captured(call, pool)[0] for name, call in contenders.items()}
+            contenders = {name: graph.replay for name, graph in graphs.items()}
+            samples = alternating(contenders, TURNS, torch.cuda.synchronize)
     else:
-        samples = alternating(ways, TURNS, ended)
+        samples = alternating(contenders, TURNS, ended)
     return paired_ratio(samples["ours"], samples["pytorch"])

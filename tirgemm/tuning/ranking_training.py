@@ -142,7 +142,7 @@ def _family_rows(
     return FamilyRows(columns, feature_values, np.array([times[config] for config in present]))
 
 
-def alike(devices: Iterable[Device], device: Device) -> list[Device]:
+def similar_devices(devices: Iterable[Device], device: Device) -> list[Device]:
     """One GPU of each other class whose records teach something of ``device``: those of its architecture with as many
     processors."""
     classes: dict[str, Device] = {}

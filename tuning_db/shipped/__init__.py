@@ -7,24 +7,24 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 SUFFIX = ".jsonl.gz"
-_OF_SETS = ".sets"
+_SETS = ".sets"
 
 
-def file_of(model: str) -> Path:
+def problems_file(model: str) -> Path:
     """Where the records of a device model lie, named as its folder of results is: ``nvidia-h200``."""
     return FOLDER / f"{model}{SUFFIX}"
 
 
-def sets_file_of(model: str) -> Path:
+def kernel_sets_file(model: str) -> Path:
     """Where the records of its kernel sets lie: of the sizes at which ranges of m were searched."""
-    return FOLDER / f"{model}{_OF_SETS}{SUFFIX}"
+    return FOLDER / f"{model}{_SETS}{SUFFIX}"
 
 
-def is_of_sets(path: Path) -> bool:
+def holds_kernel_sets(path: Path) -> bool:
     """Whether a records file is one of kernel sets."""
-    return path.name.endswith(f"{_OF_SETS}{SUFFIX}")
+    return path.name.endswith(f"{_SETS}{SUFFIX}")
 
 
-def model_of(path: Path) -> str:
+def device_model(path: Path) -> str:
     """The device model that a records file is of."""
-    return path.name.removesuffix(SUFFIX).removesuffix(_OF_SETS)
+    return path.name.removesuffix(SUFFIX).removesuffix(_SETS)

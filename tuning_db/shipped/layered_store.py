@@ -87,7 +87,7 @@ def shipped_offer(
 ) -> Offer | None:
     """What was shipped of one problem for this device, or where ``other_devices`` are asked for, for one of its
     architecture; None where nothing was."""
-    for theirs, file in shipped.alike(device):
+    for theirs, file in shipped.files_of_similar_devices(device):
         own = theirs.key == device.key and any(same_device(each, device) for each in file.devices)
         if not own and not other_devices:
             continue

@@ -141,7 +141,7 @@ class ShippedRecords:
         measured. Of the package's own no two have the same problem."""
         return self._files.get(device_key.split(":")[2] if device_key.count(":") >= 2 else "", ())
 
-    def alike(self, device: Device) -> list[tuple[Device, ShippedFile]]:
+    def files_of_similar_devices(self, device: Device) -> list[tuple[Device, ShippedFile]]:
         """What was measured on devices of the same architecture, the device's own class first, then by size; of one
         class the file of kernel sets last."""
         nearby = {
@@ -159,9 +159,9 @@ class ShippedRecords:
     @cached_property
     def _files(self) -> dict[str, tuple[ShippedFile, ...]]:
         folder = shipped.FOLDER if self.folder is None else self.folder
-        paths = sorted(folder.glob(f"*{shipped.SUFFIX}"), key=lambda path: (shipped.is_of_sets(path), path))
+        paths = sorted(folder.glob(f"*{shipped.SUFFIX}"), key=lambda path: (shipped.holds_kernel_sets(path), path))
         of_models: dict[str, tuple[ShippedFile, ...]] = {}
         for path in paths:
-            model = shipped.model_of(path)
+            model = shipped.device_model(path)
             of_models[model] = (*of_models.get(model, ()), ShippedFile(path))
         return of_models

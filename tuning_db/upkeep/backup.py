@@ -25,7 +25,7 @@ from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ArtifactRow
 from tirgemm.tuning_db.schema import HEAD, require_known
 from tirgemm.tuning_db.sqlite_file import can_write, reading_uri
-from tirgemm.tuning_db.table_list import kept_beside
+from tirgemm.tuning_db.table_list import table_list_file
 from tirgemm.tuning_db.times import iso
 
 MANIFEST = "backup.json"
@@ -189,7 +189,7 @@ def _replace_sqlite(source: Path, target: Path) -> None:
         for end in ("-wal", "-shm", "-journal"):
             target.with_name(f"{target.name}{end}").unlink(missing_ok=True)
         fresh.replace(target)
-    for of_the_old in (damage_marker(target), kept_beside(target)):
+    for of_the_old in (damage_marker(target), table_list_file(target)):
         of_the_old.unlink(missing_ok=True)
 
 

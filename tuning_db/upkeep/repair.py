@@ -29,7 +29,7 @@ from tirgemm.tuning_db.access.audit import note_command
 from tirgemm.tuning_db.answers.kernel_version import raise_version
 from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ApiKeyRow, KernelDocumentRow, KernelFigureRow, KernelVersionRow
-from tirgemm.tuning_db.table_list import TableList, kept_beside, kept_table_list
+from tirgemm.tuning_db.table_list import TableList, kept_table_list, table_list_file
 from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
 from tirgemm.tuning_db.upkeep.first_page import PAGE_SIZE, locked_bytes, write_first_page
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
@@ -122,7 +122,7 @@ def repair(file: Path, data_dir: Path, wait_s: float = 0.0, tell: TellRepaired =
             if done.damaged_file is not None:
                 tell(done)
                 _write(damaged, files)
-                kept_beside(beside).unlink(missing_ok=True)  # it is that of the damaged file
+                table_list_file(beside).unlink(missing_ok=True)  # it is that of the damaged file
             elif files.done() is not None:  # a repair that was killed at its very end
                 logger.warning("database %s was repaired before; its audit log says what was lost", file)
             marker.unlink(missing_ok=True)

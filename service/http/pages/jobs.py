@@ -21,7 +21,7 @@ from tirgemm.service.http.requests import answer
 from tirgemm.service.http.routes.jobs import FoundJob, cancel_job, job_document
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN, PageAfter
 from tirgemm.service.http.state import Caller, State
-from tirgemm.service.validation_words import refusal
+from tirgemm.service.validation_messages import refusal
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import JobStatus
 from tirgemm.tuning_db import Job

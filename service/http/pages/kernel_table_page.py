@@ -16,7 +16,7 @@ from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
-from tirgemm.service.validation_words import FAMILY, IDS, TextForm
+from tirgemm.service.validation_messages import FAMILY, IDS, TextForm
 from tirgemm.service.views.kernels.distributions import RatioSpread
 from tirgemm.service.views.kernels.kernel_table import (
     SORTS,

@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 
 from tirgemm.artifact import Trust
 from tirgemm.errors import QueueFull, TirgemmError
-from tirgemm.progress import role_name, role_words
+from tirgemm.progress import role_description, role_name
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.forms import FormFields, redirected
 from tirgemm.service.http.pages.kernel_page_documents import (
@@ -34,7 +34,7 @@ from tirgemm.service.views.kernels.code_lines import CodeText, linked_text
 from tirgemm.service.views.kernels.get_snippets import snippets
 from tirgemm.service.views.kernels.kernel_history import environment_of, kernels_of_problem
 from tirgemm.service.views.kernels.kernel_timings import regime_times
-from tirgemm.service.views.search_words import search_words
+from tirgemm.service.views.search_summary_text import search_summary_text
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db.access.api_keys import ApiKey
 
@@ -68,7 +68,7 @@ def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | No
 
     return KernelPageBody(
         kernel=KernelDocument.of(record),
-        role_words=role_words(record.role, portable=record.portable, other_device=record.other_device),
+        role_words=role_description(record.role, portable=record.portable, other_device=record.other_device),
         shown_role=role_name(record.role, portable=record.portable),
         answers=answer is not None and answer.id == record.id,
         flops=record.gemm.flops,
@@ -77,7 +77,7 @@ def _document(state: ServiceState, kernel_id: str, url: str, caller: ApiKey | No
         environment=environment,
         snippets=list(snippets(record, url, state.public_key, signed_in=caller is not None)),
         signer=state.public_key,
-        search=search_words(record.timings.search, record.trials),
+        search=search_summary_text(record.timings.search, record.trials),
         history=[body(each) for each in history],
         elsewhere=[body(each) for each in others if each not in history],
         default_id=next((each.id for each in defaults if each.device.key == record.device.key), None),

@@ -21,7 +21,7 @@ from tirgemm.service.http.pages.space_documents import (
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
-from tirgemm.service.validation_words import FAMILY, TextForm
+from tirgemm.service.validation_messages import FAMILY, TextForm
 from tirgemm.service.views.candidate_list import ListedCandidate, Recorded, recorded, recorded_places
 from tirgemm.service.views.spaces.candidate_detail import candidate_detail
 from tirgemm.service.views.spaces.family_space import FamilySpace, HeatMap

@@ -17,7 +17,7 @@ from tirgemm.service.access.scopes import may_change
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.requests import unique_members
 from tirgemm.service.http.state import Caller
-from tirgemm.service.validation_words import IDS, TextForm
+from tirgemm.service.validation_messages import IDS, TextForm
 
 DeviceFilter = Annotated[
     str | None,

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, select
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, config, kernel
-from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tests.contract.storage.queue_fixtures import KEYS, FakeClock, QueueFixtures
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.status import EndedStatus, Role, Status

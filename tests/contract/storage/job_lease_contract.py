@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, candidate, kernel, key, samples
-from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tests.contract.storage.queue_fixtures import KEYS, FakeClock, QueueFixtures
 from tirgemm.errors import LeaseLost, QueueFull
 from tirgemm.events import BatchProposed
 from tirgemm.tuning.records import Status

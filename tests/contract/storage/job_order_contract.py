@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, await_locked, kernel
-from tests.contract.storage.job_queue_contract import KEYS, FakeClock, QueueFixtures
+from tests.contract.storage.queue_fixtures import KEYS, FakeClock, QueueFixtures
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, QuotaExceeded
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore

@@ -12,8 +12,8 @@ from tests.service.support import CPU, ODD, Service, kernel_record
 from tests.waiting import PATIENCE_S
 from tirgemm.errors import StoreError, StoreUnavailable
 from tirgemm.gemm import Gemm
-from tirgemm.service.http.known import kernel_lookups
-from tirgemm.service.http.known.kernel_lookups import KernelLookups
+from tirgemm.service.http.kernel_cache import kernel_lookups
+from tirgemm.service.http.kernel_cache.kernel_lookups import KernelLookups
 from tirgemm.tuning_db import Database, JobRequest
 from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswer, WantedAnswer, stored_answers
 

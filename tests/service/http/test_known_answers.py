@@ -15,9 +15,9 @@ from tests.waiting import PATIENCE_S
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.http.documents import KernelDocument
-from tirgemm.service.http.known import kernel_lookups, snapshot_cache
-from tirgemm.service.http.known.known_answers import KnownAnswer, KnownAnswers
-from tirgemm.service.http.known.snapshot_cache import DatabaseSnapshot, SnapshotCache
+from tirgemm.service.http.kernel_cache import kernel_lookups, snapshot_cache
+from tirgemm.service.http.kernel_cache.known_answers import KnownAnswer, KnownAnswers
+from tirgemm.service.http.kernel_cache.snapshot_cache import DatabaseSnapshot, SnapshotCache
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.answers.kernel_document import Rendered, render
 from tirgemm.tuning_db.answers.stored_answers import PreparedLookup, StoredAnswer, WantedAnswer

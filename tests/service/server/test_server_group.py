@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S, until
 from tirgemm._client.own_service import own_service_keys
 from tirgemm.gemm import Gemm
 from tirgemm.service.access.access_control import CACHE_SECONDS
-from tirgemm.service.http.known.snapshot_cache import MAX_AGE_SECONDS
+from tirgemm.service.http.kernel_cache.snapshot_cache import MAX_AGE_SECONDS
 from tirgemm.tuning_db import Database, JobRequest, SqlStore
 from tirgemm.tuning_db.access.api_keys import KeyTable, Quotas
 from verification.service.processes import Serve, alive, children, command_line, descendants

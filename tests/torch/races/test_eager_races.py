@@ -2,59 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.helpers.sample_source import SampleSource
-from tests.torch.restored_table import restored_table
+from tests.torch.races.raced_models import PYTORCH_S, UP, K, M, N
 from tests.torch.watched_kernel import watch
 from tests.torch.work_clock import WorkClock
-from tirgemm.gemm import Gemm
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytestmark = pytest.mark.torch
-
-N, K, M = 23, 19, 5
-GEMM = Gemm(M, N, K, "f32", "nt", bias=True)
-PYTORCH_S = 0.002
-
-
-@pytest.fixture(autouse=True)
-def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A table that is as it was once the test is over, of kernels that are taken for those of a GPU."""
-    from tirgemm.torch import acceleration
-
-    monkeypatch.setattr(acceleration, "raced_in_graphs", lambda _: True)
-    with restored_table() as kept, torch.no_grad():
-        yield kept
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("timed_pytorch")]
 
 
 @pytest.fixture
-def lost_alone(table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[Any, Any]]:
+def lost_alone(clock: WorkClock, table: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[Any, Any]]:
     """A function that accelerates a linear whose kernel lost alone, and that takes, in calls, so many times PyTorch's
     time: the layer, and the report."""
     from tirgemm.torch import accelerate, acceleration, linear_race, model_race
     from tirgemm.torch.alternation import PairedRatio, Turns
 
-    clock = WorkClock()
+    # As on a GPU.
+    monkeypatch.setattr(acceleration, "raced_in_graphs", lambda _device: True)
     monkeypatch.setattr(model_race, "TURNS", Turns(9, 1e-5, clock))
     monkeypatch.setattr(acceleration.Acceleration, "_races", lambda *_: True)
     monkeypatch.setattr(linear_race, "_ratio", lambda *_: PairedRatio(1.02, 1.01, 1.03))
 
     def run(share: float) -> tuple[Any, Any]:
-        def pytorch(*given: Any) -> Any:
-            clock.now += PYTORCH_S
-            return real(*given)
-
         def ours(_: Any) -> None:
             clock.now += share * PYTORCH_S
 
-        real = torch.nn.functional.linear
-        monkeypatch.setattr(torch.nn.functional, "linear", pytorch)
         source = SampleSource()
-        table.add(watch(source.kernel(GEMM, "tuned"), ours, monkeypatch))
+        table.add(watch(source.kernel(UP, "tuned"), ours, monkeypatch))
         layer = torch.nn.Linear(K, N)
         report = accelerate(layer, rows=M, source=source, policy="tuned")
         assert "not faster than PyTorch, 1.020 of its time" in str(report)

@@ -5,32 +5,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.helpers.sample_source import SampleSource
-from tests.torch.restored_table import restored_table
+from tests.torch.races.raced_models import UP, UP_SET, K, N
 from tests.torch.watched_kernel import watch
 from tests.torch.work_clock import WorkClock
 from tests.waiting import PATIENCE_S
-from tirgemm.gemm import Gemm, Range
+from tirgemm.gemm import Range
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
 
 SLOWER = "not faster than PyTorch"
-N, K = 23, 19
-WIDE = Gemm(Range(1, 64), N, K, "f32", "nt", bias=True)
-FIVE = WIDE.with_(m=5)
-
-
-@pytest.fixture(autouse=True)
-def table() -> Iterator[Any]:
-    """A table that is as it was once the test is over."""
-    with restored_table() as kept, torch.no_grad():
-        yield kept
 
 
 @pytest.fixture
@@ -56,7 +45,7 @@ def model() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(K, N), torch.nn.ReLU(), torch.nn.Linear(N, K), torch.nn.Linear(K, N))
 
 
-def accelerated(made: Any, source: Any, rows: Any = WIDE.m, **more: Any) -> Any:
+def accelerated(made: Any, source: Any, rows: Any = UP_SET.m, **more: Any) -> Any:
     from tirgemm.torch import accelerate
 
     return accelerate(made, rows=rows, source=source, **more)
@@ -69,9 +58,9 @@ def test_pytorch_keeps_the_rows_for_which_it_is_faster(
     ratios |= {16: 1.25, 32: 0.97}
     report = accelerated(made, source, measured=True, wait=True)
     assert sorted(ratios) == [1, 16, 32, 64], "the ends, and powers of two between them"
-    kernel = next(each for each in source.made if each.gemm == WIDE)
+    kernel = next(each for each in source.made if each.gemm == UP_SET)
     assert [linear.replaced for linear in report.linears] == [True] * 3
-    assert f"{WIDE}: default; not faster than PyTorch, 1.250 of its time for 2..16 rows" in str(report)
+    assert f"{UP_SET}: default; not faster than PyTorch, 1.250 of its time for 2..16 rows" in str(report)
     watch(kernel, lambda x: ran.append(len(x)), monkeypatch)
     for m in (1, 2, 16, 17, 64):
         x = torch.randn(m, K)
@@ -84,12 +73,12 @@ def test_pytorch_keeps_the_rows_for_which_it_is_faster(
 
 
 def test_a_report_lists_lost_rows_in_their_order(table: Any) -> None:
-    made, source = model(), SampleSource(stored=[WIDE])
+    made, source = model(), SampleSource(stored=[UP_SET])
     report = accelerated(made, source, policy="tuned", measured=False)
-    kernel = table.find(WIDE, source.made[0].device)
+    kernel = table.find(UP_SET, source.made[0].device)
     table.exclude_rows(kernel, {Range(17, 32): 1.5, Range(1, 1): math.nan, Range(2, 16): 1.25})
     told = "not raced for 1 rows, 1.250 of its time for 2..16 rows, 1.500 of its time for 17..32 rows"
-    assert report.linears[0].problems == ((WIDE, f"tuned; {SLOWER}, {told}"),)
+    assert report.linears[0].problems == ((UP_SET, f"tuned; {SLOWER}, {told}"),)
 
 
 @pytest.mark.parametrize(("ratio", "is_kept"), [(0.96, True), (0.985, False), (0.995, False)])
@@ -98,7 +87,7 @@ def test_a_kernel_is_kept_that_wins_by_more_than_the_spread(
 ) -> None:
     made = model()
     ratios[5] = ratio  # give or take 0.02
-    report = accelerated(made, SampleSource(stored=[FIVE]), rows=5, policy="tuned", measured=True)
+    report = accelerated(made, SampleSource(stored=[UP]), rows=5, policy="tuned", measured=True)
     assert [linear.replaced for linear in report.linears] == [is_kept, False, is_kept]
 
 
@@ -115,18 +104,18 @@ def test_a_report_says_why_a_kernel_that_took_less_time_lost(
 ) -> None:
     made = model()
     ratios[5] = ratio
-    report = accelerated(made, SampleSource(stored=[FIVE]), rows=5, policy="tuned", measured=True)
-    assert report.linears[0].problems == ((FIVE, f"{SLOWER}, {words}"),)
+    report = accelerated(made, SampleSource(stored=[UP]), rows=5, policy="tuned", measured=True)
+    assert report.linears[0].problems == ((UP, f"{SLOWER}, {words}"),)
 
 
 def test_a_linear_that_pytorch_computes_faster_throughout_is_given_back(ratios: dict[int, float]) -> None:
     from tirgemm.torch import routed
 
-    source, made = SampleSource(stored=[FIVE]), model()
+    source, made = SampleSource(stored=[UP]), model()
     ratios[5] = 1.5
     report = accelerated(made, source, rows=5, policy="tuned", measured=True)
     assert {type(layer) for layer in made} == {torch.nn.Linear, torch.nn.ReLU}
-    assert str(report.linears[0]) == f"0: left alone: {SLOWER}\n    {FIVE}: {SLOWER}, 1.500 of its time for 5 rows"
+    assert str(report.linears[0]) == f"0: left alone: {SLOWER}\n    {UP}: {SLOWER}, 1.500 of its time for 5 rows"
     report.undo()
 
     with routed("default", source=source) as calls:
@@ -151,7 +140,7 @@ def test_kernels_that_come_later_are_raced_once_they_are_waited_for(ratios: dict
 
 def test_a_report_counts_the_kernels_that_came_after_the_race(ratios: dict[int, float], table: Any) -> None:
     source, made = SampleSource(), model()
-    table.add(source.kernel(FIVE, "tuned"))
+    table.add(source.kernel(UP, "tuned"))
     report = accelerated(made, source, rows=5, policy="default", measured=True)
     assert report.preparations[0].wait(PATIENCE_S)
     assert str(report).splitlines()[0] == "3 of 3 linears replaced; 2 problems; 1 of 2 kernels not raced"
@@ -164,7 +153,7 @@ def test_a_linear_whose_default_is_slower_waits_for_the_tuned_kernel(ratios: dic
     from tirgemm.torch import Linear
 
     source, made = SampleSource(tuned_later=True), model()
-    table.add(source.kernel(FIVE, "fallback"))
+    table.add(source.kernel(UP, "fallback"))
     ratios[5] = 1.5
     report = accelerated(made, source, rows=5, policy="default", measured=True)
     assert source.asked, "a tuned one is made"
@@ -172,7 +161,7 @@ def test_a_linear_whose_default_is_slower_waits_for_the_tuned_kernel(ratios: dic
     ratios[5] = 0.5
     source.release.set()
     assert report.wait(PATIENCE_S)
-    assert f"{FIVE}: tuned" in str(report)
+    assert f"{UP}: tuned" in str(report)
     assert {type(layer) for layer in made} == {Linear, torch.nn.ReLU}
 
 
@@ -195,7 +184,7 @@ def test_a_race_runs_both_and_pytorch_keeps_the_rows_that_cannot_be_raced(
     turns = Turns(seconds=1e-5, clock=WorkClock())
     monkeypatch.setattr(linear_race, "TURNS", turns)
     source, made, ran = SampleSource(), model(), []
-    kernel = watch(source.kernel(FIVE, "tuned"), lambda x: ran.append(len(x)), monkeypatch)
+    kernel = watch(source.kernel(UP, "tuned"), lambda x: ran.append(len(x)), monkeypatch)
     table.add(kernel)
     accelerated(made, SampleSource(), rows=5, policy="tuned", measured=True)
     assert set(ran) == {5}
@@ -209,12 +198,12 @@ def test_a_race_runs_both_and_pytorch_keeps_the_rows_that_cannot_be_raced(
         return ratio
 
     monkeypatch.setattr(linear_race, "_ratio", short)
-    table.add(source.kernel(WIDE, "tuned"))
+    table.add(source.kernel(UP_SET, "tuned"))
     with caplog.at_level(logging.WARNING, "tirgemm.torch"):
         report = accelerated(model(), source, policy="tuned", measured=True)
-    assert f"{WIDE} was not raced against PyTorch with 64 rows: no memory for 2 layers" in caplog.text
-    assert f"{WIDE}: tuned; {SLOWER}, not raced for 17..32 rows, not raced for 33..64 rows" in str(report)
-    assert table.find(WIDE.with_(m=16), kernel.device) is not None
+    assert f"{UP_SET} was not raced against PyTorch with 64 rows: no memory for 2 layers" in caplog.text
+    assert f"{UP_SET}: tuned; {SLOWER}, not raced for 17..32 rows, not raced for 33..64 rows" in str(report)
+    assert table.find(UP_SET.with_(m=16), kernel.device) is not None
 
 
 def test_a_default_that_a_search_ends_with_is_raced_again(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,26 +217,26 @@ def test_a_default_that_a_search_ends_with_is_raced_again(table: Any, monkeypatc
 
     monkeypatch.setattr(acceleration, "lost_rows", lost)
     source, made = SampleSource(tuned_later=True, only_tuned=True), torch.nn.Linear(K, N)
-    table.add(source.kernel(FIVE, "fallback"))
+    table.add(source.kernel(UP, "fallback"))
     report = accelerated(made, source, rows=5, policy="default", measured=True)
-    assert report.linears[0].problems == ((FIVE, f"{SLOWER}, 1.250 of its time for 5 rows"),)
+    assert report.linears[0].problems == ((UP, f"{SLOWER}, 1.250 of its time for 5 rows"),)
     source.release.set()
     assert report.wait(PATIENCE_S)
     assert len(raced) == 2
     assert raced[0].kernel_sha256 == raced[1].kernel_sha256, "a default and a tuned kernel of one config"
-    assert table.find(FIVE, raced[1].device) is None
+    assert table.find(UP, raced[1].device) is None
     assert type(made) is torch.nn.Linear
 
 
 def test_neither_a_dry_run_nor_another_model_forgets_what_a_race_decided(ratios: dict[int, float], table: Any) -> None:
     ratios |= {64: 1.25}
-    source, kernel = SampleSource(stored=[WIDE]), SampleSource().kernel(WIDE, "tuned")
+    source, kernel = SampleSource(stored=[UP_SET]), SampleSource().kernel(UP_SET, "tuned")
     assert "tuned" in str(accelerated(model(), source, dry_run=True))
-    assert table.find(WIDE, kernel.device) is None, "a dry run brings no kernel"
+    assert table.find(UP_SET, kernel.device) is None, "a dry run brings no kernel"
     accelerated(model(), source, measured=True)
-    left = table.excluded_rows(WIDE, kernel.device)
+    left = table.excluded_rows(UP_SET, kernel.device)
     assert left == {Range(33, 64): 1.25}
     for about in ({"dry_run": True}, {"measured": False}):
         report = accelerated(model(), source, **about)
         assert f"tuned; {SLOWER}, 1.250 of its time for 33..64 rows" in str(report)
-        assert table.excluded_rows(WIDE, kernel.device) == left
+        assert table.excluded_rows(UP_SET, kernel.device) == left

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, answer, config
-from tests.tuning.test_tune import tuning
+from tests.tuning.tune.small_search import tuning
 from tests.waiting import until
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
@@ -109,9 +109,9 @@ def test_a_request_is_seen_on_a_descriptor_of_any_number() -> None:
     high = fcntl.fcntl(here, fcntl.F_DUPFD, 1050)
     try:
         channel = Channel(high, there)
-        assert not channel.asked
+        assert not channel.has_request
         os.write(there, b"request")
-        assert channel.asked
+        assert channel.has_request
     finally:
         for fd in (here, there, high):
             os.close(fd)

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
-from tests.tuning.test_tune import candidates, default, tuning
+from tests.tuning.tune.small_search import candidates, default, tuning
 from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DeviceUnavailable

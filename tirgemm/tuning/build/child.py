@@ -43,7 +43,7 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[BuildRequest],
         if module.startswith("tirgemm."):
             # What the builder imports late, and in seconds: now, rather than within the first build.
             importlib.import_module("tvm")
-        if rehearsed and not channel.asked:
+        if rehearsed and not channel.has_request:
             _rehearse(build, Device.from_json(json.loads(rehearsed)))
 
     def handle(request: BuildRequest) -> Any:

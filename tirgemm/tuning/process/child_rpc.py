@@ -266,7 +266,7 @@ class Channel:
         return message, traced
 
     @property
-    def asked(self) -> bool:
+    def has_request(self) -> bool:
         """Whether a request waits to be received, or the parent is gone."""
         poll = select.poll()
         poll.register(self._receive_fd, select.POLLIN | select.POLLHUP)

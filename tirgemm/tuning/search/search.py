@@ -28,7 +28,7 @@ from tirgemm.tuning.search.expected_gain import expected_gain
 from tirgemm.tuning.search.neighbourhood import Neighbourhood, adapted
 from tirgemm.tuning.search.proposal_filter import ProposalFilter
 from tirgemm.tuning.search.ranked_model import RankedModel
-from tirgemm.tuning.search.similar_problems import nearest, of_nearest, of_same_sizes
+from tirgemm.tuning.search.similar_problems import candidates_of_nearest, nearest, problems_of_same_sizes
 from tirgemm.tuning.search.space_trace import Point, point_of
 
 # Problems whose fast configs are tried here, and how many of each.
@@ -130,7 +130,7 @@ class Search:
         self._elsewhere: dict[Gemm, dict[Config, float]] = {}
         self._kept: list[Point] = []
         self._proposed_of_kept = 0
-        self.learn(of_nearest(gemm, history, MAX_HISTORY))
+        self.learn(candidates_of_nearest(gemm, history, MAX_HISTORY))
         self._take_in(recorded)
 
     @property
@@ -209,7 +209,7 @@ class Search:
     def _of_same_sizes(self) -> list[Config]:
         """The fastest configs of problems that have the gemm's sizes, fitted to this one: every problem's best, then
         the second ones."""
-        elsewhere = [self._elsewhere[gemm] for gemm in of_same_sizes(self.gemm, self._elsewhere)]
+        elsewhere = [self._elsewhere[gemm] for gemm in problems_of_same_sizes(self.gemm, self._elsewhere)]
         fastest = [sorted(times, key=lambda config: times[config])[:OF_EACH] for times in elsewhere]
         configs = [config for row in itertools.zip_longest(*fastest) for config in row if config is not None]
         spaces = self.filter.spaces

@@ -23,13 +23,13 @@ def nearest(gemm: Gemm, problems: Iterable[Gemm]) -> list[Gemm]:
     return sorted(others, key=distance)
 
 
-def of_same_sizes(gemm: Gemm, problems: Iterable[Gemm]) -> list[Gemm]:
+def problems_of_same_sizes(gemm: Gemm, problems: Iterable[Gemm]) -> list[Gemm]:
     """``problems`` that differ from the gemm in types, layout, epilogue or promises alone, the nearest first. A range
     of m counts as its largest."""
     return [problem for problem in nearest(gemm, problems) if _sizes(problem) == _sizes(gemm)]
 
 
-def of_nearest(gemm: Gemm, candidates: Sequence[Candidate], most: int) -> list[Candidate]:
+def candidates_of_nearest(gemm: Gemm, candidates: Sequence[Candidate], most: int) -> list[Candidate]:
     """At most ``most`` of ``candidates``: those of the nearest problems, in the order given within each."""
     by_problem: dict[Gemm, list[Candidate]] = {}
     for candidate in candidates:

@@ -1,0 +1,113 @@
+"""A failure of a job, or of the database under it: which job ends, and what goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.service.jobs.worker.running_worker import Running, job_of, submit
+from tests.service.support import CPU, ODD, ScriptedEngine
+from tests.waiting import until
+from tirgemm.errors import DoesNotFit, StorageFull, StoreError
+from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.service.jobs.job_runner import JobRunner
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget
+from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
+
+
+@pytest.mark.parametrize(
+    ("error", "recorded"),
+    [
+        (StorageFull("no space is left"), "storage_full: no space is left"),
+        (DoesNotFit("it needs 2 bytes"), "does_not_fit: it needs 2 bytes"),
+        (ZeroDivisionError("by zero"), "internal_error: ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_failure_ends_its_job_with_the_reason_and_no_other(
+    queue: JobQueue, engine: ScriptedEngine, error: Exception, recorded: str
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = error
+    with Running(queue, engine):
+        bad = submit(queue)
+        until(lambda: job_of(queue, bad).status == "failed")
+        assert job_of(queue, bad).error == recorded
+        engine.fail_with = None
+        good = submit(queue, "131x67x31")
+        until(lambda: job_of(queue, good).status == "done")
+
+
+def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.05)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = StoreError("the database is locked")
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: engine.calls.count(("tune", ODD)) > 4)
+        assert job_of(queue, job_id).status in ("queued", "running")
+        assert job_of(queue, job_id).attempts <= 1, "nobody died"
+        engine.fail_with = None
+        until(lambda: job_of(queue, job_id).status == "done")
+
+
+def test_a_job_that_the_database_refuses_for_ever_fails(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.MAX_STORE_FAILURES", 2)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = StoreError("the blob is damaged")
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: job_of(queue, job_id).status == "failed")
+    assert engine.calls.count(("tune", ODD)) == 3
+    assert job_of(queue, job_id).error == "store_error: the blob is damaged"
+
+
+def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:
+    job = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_89"), verify=False))[0]
+    verified = queue.submit(JobRequest(Gemm.parse(ODD), named_device("sm_80"), verify=True))[0]
+    with Running(queue, engine):
+        until(lambda: job_of(queue, job.id).status == "done")
+    assert ("cross_compile", ODD) in engine.calls
+    assert job_of(queue, verified.id).status == "queued", "a job to be verified waits for a worker that has the device"
+
+
+def test_the_database_failing_for_a_moment_does_not_end_the_worker(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = queue.claim, iter([StoreError("busy")])
+
+    def claim(owner: str, device_keys: Sequence[str], lease_s: float, **how: Any) -> Job | None:
+        for error in failures:
+            raise error
+        return real(owner, device_keys, lease_s, **how)
+
+    monkeypatch.setattr(queue, "claim", claim)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    job_id = submit(queue)
+    with Running(queue, engine):
+        until(lambda: job_of(queue, job_id).status == "done")
+
+
+def test_no_job_of_a_batch_is_given_more_than_the_limit_of_its_worker(
+    queue: JobQueue, engine: ScriptedEngine, database: Database
+) -> None:
+    request = JobRequest(Gemm.parse(ODD), CPU)
+    BatchTable(database).submit([WantedProblem(request)], asked=1, budget=BatchBudget(4096, 14400.0))
+    engine.fallback_gate.set()
+    engine.gate.set()
+    assert JobRunner(queue, engine.store, engine, "one", limit=Budget(7, 9.0)).run_one()
+    done = queue.jobs()[0]
+    assert (done.status, done.request.trials, done.request.seconds) == ("done", 7, 9.0)
