@@ -105,11 +105,10 @@ class Acceleration:
         those between two that were raced the decision of the nearer one, by their ratio. Each is made some
         hundred times, and must always do the same: a cache that it makes longer, say, is not for it. Nothing else
         should use the model or the device meanwhile. Graphs that were captured before go on as they are. Raises
-        InvalidRequest for no call, for a graph without a GPU, after ``undo`` and of a dry run, and what a call raises.
+        InvalidRequest for no call or what is none, for a graph without a GPU, after ``undo`` and of a dry run, and what
+        a call raises.
         """
-        given: list[Call] = [calls] if callable(calls) else list(calls)
-        if not given:
-            raise InvalidRequest("race was given no call; give one that runs the model, or one for each number of rows")
+        given = _listed(calls)
         if graph and not torch.cuda.is_available():
             raise InvalidRequest("graph=True needs a GPU: CUDA graphs are captured there")
         with one_at_a_time():
@@ -347,6 +346,18 @@ class Acceleration:
         problems = f"{len(self.gemms)} problems{self._unraced()}"
         first = f"{len(self.replaced)} of {len(self.linears)} linears {verb}{already}{launched}; {problems}"
         return "\n".join([first, *map(str, self.linears)])
+
+
+def _listed(calls: Call | Iterable[Call]) -> list[Call]:
+    """The calls that a race was given. Raises InvalidRequest for none, and for what is no call."""
+    advice = "give one that runs the model, or one for each number of rows"
+    given = list(calls) if isinstance(calls, Iterable) and not callable(calls) else [calls]
+    if not given:
+        raise InvalidRequest(f"race was given no call; {advice}")
+    for each in given:
+        if not callable(each):
+            raise InvalidRequest(f"race was given {each!r:.80}, which is no call; {advice}")
+    return given
 
 
 def _ratio_at(m: int, excluded: Mapping[Range, float]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -138,6 +138,17 @@ def test_a_model_is_raced_as_it_is_called(table: Any, accelerated: Accelerated) 
         report.race(lambda: model(wanted[1]), graph=True)
     with pytest.raises(InvalidRequest, match="race was given no call; give one"):
         report.race([])
+    for wrong, named in (
+        (3, "3"),
+        ([3], "3"),
+        ("x", "'x'"),
+        (None, "None"),
+        ([lambda: model(wanted[1]), 0.5], r"0\.5"),
+    ):
+        with pytest.raises(
+            InvalidRequest, match=f"race was given {named}, which is no call; give one that runs the model"
+        ):
+            report.race(cast("Any", wrong))
     for within in (lambda: accelerate(block_model(), dry_run=True), report.wait, report.undo):
         with pytest.raises(InvalidRequest, match="give race what only runs the model"):
             report.race(within)
