@@ -66,6 +66,31 @@ def test_a_report_says_what_others_have_made_of_a_linear_since() -> None:
     assert third.replaced == ()
 
 
+def test_a_model_that_holds_its_report_is_copied_and_saved_with_a_record_of_it() -> None:
+    from tirgemm.torch import restore
+
+    made, x = torch.nn.Sequential(torch.nn.Linear(19, 23)), torch.randn(5, 19)
+    made.report = report = accelerated(made, SampleSource(stored=[GEMM]))
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    copied = copy.deepcopy(made)
+    for other in (copied, copy.deepcopy(copied), torch.load(file, weights_only=False)):
+        kept = other.report
+        assert str(kept) == str(report)
+        assert (kept.linears, kept.replaced, kept.gemms) == (report.linears, report.replaced, report.gemms)
+        assert (kept.failures, kept.dry_run, kept.dependent_launch) == ({}, False, False)
+        for method, call in (("wait", kept.wait), ("race", lambda of=kept: of.race(lambda: None)), ("undo", kept.undo)):
+            with pytest.raises(InvalidRequest, match=rf"{method}: this report was copied .*torch\.restore\(model\)"):
+                call()
+        assert torch.equal(other(x), made(x))
+        assert restore(other) == {}
+        assert type(other[0]) is torch.nn.Linear
+    assert made.report is report
+    report.undo()
+    assert type(made[0]) is torch.nn.Linear
+
+
 def test_a_method_that_began_before_another_threads_undo_goes_on() -> None:
     made, x = torch.nn.Linear(19, 23), torch.randn(5, 19)
     report = accelerated(made, SampleSource(stored=[GEMM]))

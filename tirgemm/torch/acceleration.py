@@ -19,7 +19,7 @@ from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, Policy, Preparation
 from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_table import KernelTable, table_of
-from tirgemm.torch.linear_kernels import REPLACED, LinearKernels, LinearReport
+from tirgemm.torch.linear_kernels import REPLACED, CopiedReport, LinearKernels, LinearReport
 from tirgemm.torch.linear_module import Linear, restore_linear
 from tirgemm.torch.linear_problems import LinearProblems
 from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_in_graphs, raced_rows
@@ -337,6 +337,11 @@ class Acceleration:
         if unraced and len(unraced) < len(kernels):
             return f"; {len(unraced)} of {len(kernels)} kernels not raced"
         return "; not raced" if unraced else ""
+
+    def __reduce__(self) -> tuple[type[CopiedReport], tuple[object, ...]]:
+        """Copies and pickles as a record, since the linears of a copied model are others."""
+        said = self.linears, self.replaced, self.gemms, self.failures, str(self)
+        return CopiedReport, (self.dry_run, self.dependent_launch, *said)
 
     def __str__(self) -> str:
         verb = REPLACED[self.dry_run]

@@ -1,12 +1,14 @@
-"""``LinearKernels``: the kernels of one linear's problems, and the report of what became of the linear."""
+"""``LinearKernels``: the kernels of one linear's problems, and the report of what became of the linear, or of all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NoReturn
 
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
 from tirgemm.torch.kernel_lookup import BEING_MADE, KernelLookup, role_of
 from tirgemm.torch.linear_problems import LinearProblems
@@ -36,6 +38,41 @@ class LinearReport:
             what = REPLACED[self.dry_run] + (f", but {self.reason}" if self.reason else "")
         lines = [f"{' = '.join(self.names) or '(the model)'}: {what}"]
         return "\n".join([*lines, *(f"    {gemm}: {kernel}" for gemm, kernel in self.problems)])
+
+
+@dataclass(frozen=True)
+class CopiedReport:
+    """What an ``Acceleration`` said when it was copied or pickled, alone or with a model that holds it. It prints the
+    same, and belongs to no model: ``wait``, ``race`` and ``undo`` raise InvalidRequest."""
+
+    dry_run: bool
+    dependent_launch: bool
+    linears: tuple[LinearReport, ...]
+    replaced: tuple[LinearReport, ...]
+    gemms: tuple[Gemm, ...]
+    failures: dict[Gemm, str]
+    text: str = field(repr=False)
+
+    def wait(self, seconds: float | None = None) -> NoReturn:
+        """Raises InvalidRequest."""
+        del seconds
+        self._refuse("wait")
+
+    def race(self, calls: object, *, graph: bool = False) -> NoReturn:
+        """Raises InvalidRequest."""
+        del calls, graph
+        self._refuse("race")
+
+    def undo(self) -> NoReturn:
+        """Raises InvalidRequest."""
+        self._refuse("undo")
+
+    def _refuse(self, method: str) -> NoReturn:
+        advice = "accelerate the model again, or make it plain by tirgemm.torch.restore(model)"
+        raise InvalidRequest(f"{method}: this report was copied or loaded, and belongs to no model; {advice}")
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def _measured(ratio: float) -> str:
