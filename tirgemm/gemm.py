@@ -283,6 +283,9 @@ class Gemm:
             if not match:
                 raise InvalidGemm(f"gemm field m: {values['m']!r} is neither an integer nor LOW..HIGH")
             values["m"] = Range(_int(match[1]), _int(match[2]))
+        elif type(values["m"]) is not int and not isinstance(values["m"], Range):
+            given = f"gemm field m is {values['m']!r:.80}"
+            raise InvalidGemm(f"{given}; it must be an integer, or a text LOW..HIGH such as '1..64'")
         return cls(**values)
 
     def with_(self, **changes: Any) -> Gemm:

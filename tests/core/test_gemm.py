@@ -191,5 +191,14 @@ def test_bad_json_is_refused(value: object) -> None:
         Gemm.from_json(value)
 
 
+@pytest.mark.parametrize("m", [[1, 64], {"low": 1, "high": 64}, 1.5, True, None], ids=str)
+def test_a_range_in_json_is_a_text(m: object) -> None:
+    with pytest.raises(
+        InvalidGemm, match=r"^gemm field m is .*; it must be .* or a text LOW\.\.HIGH such as '1\.\.64'"
+    ):
+        Gemm.from_json({"m": m, "n": 1, "k": 1})
+    assert Gemm.from_json({"m": "1..64", "n": 1, "k": 1}).m == Range(1, 64)
+
+
 def test_changing_the_dtype_changes_a_default_output() -> None:
     assert Gemm(3, 3, 3).with_(dtype="f32").out == "f32"

@@ -94,6 +94,12 @@ def test_an_announced_length_is_refused_before_the_body_is_sent(shared: Service)
         ({"gemm": "7.5x5x3"}, "invalid_gemm", "integers"),
         ({"gemm": "7x5x3:f8"}, "invalid_gemm", "dtype"),
         ({"gemm": "7x5x3:f16:xx"}, "invalid_gemm", "layout"),
+        (
+            {"gemm": {"m": [1, 64], "n": 5, "k": 3}},
+            "invalid_gemm",
+            "m is [1, 64]; it must be an integer, or a text LOW",
+        ),
+        ({"gemm": {"m": {"low": 1}, "n": 5, "k": 3}}, "invalid_gemm", "such as '1..64'"),
         ({"gemm": "7x5x3:lda=2"}, "invalid_gemm", "lda"),
         ({"gemm": "7x5x3:batch=2:stride_a=4"}, "invalid_gemm", "overlap"),
         ({"gemm": {"m": 7, "n": 5, "k": 3, "q": 1}}, "invalid_gemm", "'q'"),
