@@ -28,6 +28,7 @@ from tirgemm.torch.prepared_call import (
     choose,
 )
 from tirgemm.torch.private_interfaces import FAKE_TENSORS, LEVEL, intercepted, transformed, watched
+from tirgemm.torch.problems import within_storage
 from tirgemm.torch.served_calls import SERVED as _SERVED
 from tirgemm.torch.served_calls import ServedCall, lasts, served_call
 
@@ -130,6 +131,9 @@ def linear_choice(
         return Unserved("empty operand")
     if x.layout is not torch.strided or weight.layout is not torch.strided:
         return Unserved("no strided tensor")
+    # Of the weight, ``weight.mT`` below raises what PyTorch raises; PyTorch itself does not look at that of x.
+    if bias is not None and bias.layout is torch.strided and not within_storage(bias):
+        return Unserved("storage smaller than the tensor")
     try:
         rows = x if x.dim() == 2 else x.view(-1, x.shape[-1])
     except RuntimeError:

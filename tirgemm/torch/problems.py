@@ -89,3 +89,10 @@ def check_plain(tensors: Sequence[Tensor]) -> str:
     if first.dtype not in SHORT:
         raise NotServed(str(first.dtype).removeprefix("torch."))
     return SHORT[first.dtype]
+
+
+def within_storage(tensor: Tensor) -> bool:
+    """Whether the storage of a strided tensor holds all of its elements: it may have been shrunk since."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.itemsize
+    return bool(end <= tensor.untyped_storage().nbytes())

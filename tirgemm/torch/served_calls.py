@@ -31,9 +31,9 @@ class ServedCalls:
     identity, and by the shape of x and whether it is dense. Layers of one kind share them, and a weight that is no
     parameter, as a slice that is made for one call, has those of its kind. Entries go with their weight and their bias,
     before another tensor can have the address. What else a call must be, the launcher checks; only
-    dynamo must not be tracing, and that the ``data`` of a weight was set to a lazily negated view, which takes a
-    private function of PyTorch, nobody sees. All is forgotten where there would be more than ``LIMIT`` kinds: weights
-    may be slices of ever another length.
+    dynamo must not be tracing. Nobody sees that the ``data`` of a weight was set to a lazily negated view, which takes
+    a private function of PyTorch, nor that a storage was shrunk. All is forgotten where there would be more than
+    ``LIMIT`` kinds: weights may be slices of ever another length.
     """
 
     LIMIT = 4096

@@ -101,6 +101,36 @@ def test_wrong_shapes_raise_what_pytorch_raises(x: Any, weight: Any, bias: Any) 
     assert str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.parametrize("act", ["none", "relu"])
+@pytest.mark.parametrize("shrunk", [1, 2], ids=["weight", "bias"])
+def test_a_storage_that_is_smaller_than_its_tensor_raises_what_pytorch_raises(shrunk: int, act: str) -> None:
+    from tirgemm.torch import linear
+    from tirgemm.torch.served_calls import SERVED
+
+    given = [integers(5, K), integers(N, K), integers(N)]
+    x, weight, bias = given
+    SERVED.clear()  # what is kept of calls does not look at storages
+    given[shrunk].untyped_storage().resize_(given[shrunk].numel() * 4 - 4)
+    with pytest.raises(RuntimeError, match="setStorage: ") as theirs:
+        F.linear(x, weight, bias)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="setStorage: ") as ours:
+            linear(x, weight, bias, act=act)
+        assert str(ours.value) == str(theirs.value)
+    given[shrunk].untyped_storage().resize_(given[shrunk].numel() * 4)
+    assert linear(x, weight, bias, act=act).shape == (5, N)
+
+
+def test_views_of_a_larger_storage_are_within_it() -> None:
+    from tirgemm.torch.problems import within_storage
+
+    flat = integers(N * K)
+    views = flat, flat[3:], flat[::2], flat.view(N, K)[1:, 2:], flat.view(N, K).mT, flat[:1].expand(7), flat[:0]
+    assert all(map(within_storage, views))
+    flat.untyped_storage().resize_(flat.numel() * 4 - 4)
+    assert [within_storage(view) for view in views] == [False] * 5 + [True] * 2
+
+
 def test_dtypes_that_differ_raise_what_pytorch_raises_and_the_next_call_is_right() -> None:
     from tirgemm.torch import linear
 
