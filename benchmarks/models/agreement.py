@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,16 +21,15 @@ def distance(one: Tensor, other: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def error_of_pytorch(call: Callable[[], Tensor], exact: Tensor, kind: str) -> float:
-    """How far the worst of PyTorch's own ways lies from the ``exact`` result. ``kind`` is that of the device.
-
-    Two of them may lie twice as far apart.
-    """
-    errors = []
+def agreement_of_pytorch(call: Callable[[], Tensor], exact: Tensor, kind: str) -> tuple[float, float]:
+    """How far the worst of PyTorch's own ways lies from the ``exact`` result, and how far two of them lie apart at
+    most. ``kind`` is that of the device."""
+    outputs = []
     for way in GPU_WAYS if kind == "cuda" else CPU_WAYS:
         with computed(way):
-            errors.append(distance(call(), exact))
-    return max(errors)
+            outputs.append(call())
+    error = max(distance(output, exact) for output in outputs)
+    return error, max(distance(one, other) for one, other in itertools.permutations(outputs, 2))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -39,6 +40,20 @@ def agrees(row: Row) -> bool:
     return bool(0 <= row["error"] <= 2 * row["pytorch_error"])
 
 
+def nearness(rows: Iterable[Row]) -> str:
+    """How many results lie as near to PyTorch's as two of its own ways lie to each other: a figure, and no bound. Empty
+    where no row has their distance."""
+    pairs = [(row["difference"], row["pytorch_difference"]) for row in rows if "pytorch_difference" in row]
+    if not pairs:
+        return ""
+    ratios = [ours / theirs for ours, theirs in pairs if theirs]
+    near = sum(ours <= theirs for ours, theirs in pairs)
+    first = f"In {near} of {len(pairs)} rows our result differs from PyTorch's no more than two of PyTorch's own ways"
+    at_most = f"; at most {max(ratios):.2f} times as much" if ratios else ""
+    same = f"; in {len(pairs) - len(ratios)} these have the same bits" if len(ratios) < len(pairs) else ""
+    return f"{first} differ from each other{at_most}{same}."
+
+
 def summary(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     """By variant and mode the geometric mean of the speedups, the least, and how many there are."""
     speedups: dict[str, list[float]] = {}
@@ -65,6 +80,8 @@ def faults(document: Document) -> Iterator[str]:
             yield f"{name} has samples that are not above 0"
         if not agrees(row):
             yield f"{name}: its error is {row['error']}, that of PyTorch's own ways up to {row['pytorch_error']}"
+        if not 0 <= row.get("pytorch_difference", 0) < math.inf:
+            yield f"{name}: its pytorch_difference is {row['pytorch_difference']}"
     if document["summary"] != summary(document["rows"]):
         yield "its summary is not that of its rows"
 
@@ -98,6 +115,8 @@ def models(document: Document) -> str:
     below = f"Slower than PyTorch beyond the spread of the samples (95 %): {'; '.join(slower) or 'none'}."
     if any(not row["kernels"] for row in rows):
         below = f"{NO_KERNELS}\n\n{below}"
+    if near := nearness(rows):
+        below = f"{near}\n\n{below}"
     first = f"{about['device']}, torch {about['torch']}, {which}, {about['date'][:10]}"
     return f"{first}\n\n{table(head, body, 2)}\n\n{below}"
 

@@ -64,6 +64,7 @@ def test_every_row_is_raced_against_pytorch_and_agrees_with_it(raced: Path) -> N
     for row in rows:
         assert len(row["samples_ms"]) == len(row["pytorch_samples_ms"]) == 3
         assert 0 < row["difference"] < 1e-5, "not PyTorch's own kernels"
+        assert 0 <= row["pytorch_difference"] <= 2.001 * row["pytorch_error"], "two of PyTorch's own ways"
         assert row["kernels"] == {"default": 2}
     assert check.faults(raced, history=History(Path("/"))) == []
 
@@ -163,10 +164,18 @@ def test_what_is_wrong_with_a_file_is_said(raced: Path, tmp_path: Path) -> None:
     rows[0]["error"] = 3 * rows[0]["pytorch_error"]
     rows[1]["samples_ms"].pop()
     rows[2]["samples_ms"][0] = 0
+    rows[2]["pytorch_difference"] = float("nan")
     rows.append(rows[3])
     write(tmp_path / models.FILE, document)
     wrong = check.faults(tmp_path / models.FILE, history=History(Path("/")))
-    for part in ("its error is", "has 2 samples of ours", "not above 0", "is there twice", "its summary is not"):
+    for part in (
+        "its error is",
+        "has 2 samples of ours",
+        "not above 0",
+        "is there twice",
+        "its summary is not",
+        "its pytorch_difference is nan",
+    ):
         assert sum(part in sentence for sentence in wrong) == 1, part
 
 
@@ -184,6 +193,35 @@ def test_the_table_has_medians_and_speedups(raced: Path, tmp_path: Path) -> None
     write(tmp_path / models.FILE, document)
     assert models.models(tmp_path, tmp_path).endswith(f"(95 %): tirgemm, eager, {MODELS[0]}, 3 tokens (0.967).")
     assert models.models(tmp_path / "none", tmp_path).startswith("Not measured yet: `python benchmarks/models/race.py")
+
+
+def test_the_table_says_how_near_results_lie_where_rows_have_it(raced: Path, tmp_path: Path) -> None:
+    document = load(raced)
+    rows = document["rows"]
+    for row, difference in zip(rows, (1e-6, 2e-6, 3e-6, 5e-6), strict=True):
+        row["difference"], row["pytorch_difference"] = difference, 2e-6
+    del rows[2]["pytorch_difference"]
+    write(tmp_path / models.FILE, document)
+    assert check.faults(tmp_path / models.FILE, history=History(Path("/"))) == []
+    said = "of 3 rows our result differs from PyTorch's no more than two of PyTorch's own ways differ from each other"
+    assert f"\n\nIn 2 {said}; at most 2.50 times as much.\n\nSlower" in models.models(tmp_path, tmp_path)
+    rows[0]["pytorch_difference"] = 0
+    assert models.nearness(rows) == f"In 1 {said}; at most 2.50 times as much; in 1 these have the same bits."
+    for row in rows:
+        row.pop("pytorch_difference", None)
+    write(tmp_path / models.FILE, document)
+    assert check.faults(tmp_path / models.FILE, history=History(Path("/"))) == []
+    assert "differs from PyTorch" not in models.models(tmp_path, tmp_path)
+
+
+def test_the_agreement_of_pytorch_is_that_of_all_its_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.models import agreement
+
+    monkeypatch.setattr(agreement, "CPU_WAYS", ("default", "default", "without oneDNN"))
+    outputs = iter(torch.tensor([[100.0, 0.0], [101.0, 0.0], [98.0, 0.0]]))
+    error, apart = agreement.agreement_of_pytorch(lambda: next(outputs), torch.tensor([100.0, 0.0]), "cpu")
+    assert error == pytest.approx(0.02)
+    assert apart == pytest.approx(3 / 98)
 
 
 @pytest.mark.parametrize(
