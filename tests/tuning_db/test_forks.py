@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tests.helpers.forked_child import in_forked_child
+from tests.forked_child import in_forked_child
 from tests.helpers.loadable_bench import LoadableBench
 from tests.waiting import PATIENCE_S
 from tirgemm.detect import device as detect_device

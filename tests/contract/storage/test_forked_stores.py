@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.storage.databases import DEVICE, GEMM, candidate, kernel, key
-from tests.helpers.forked_child import in_forked_child
+from tests.forked_child import in_forked_child
 from tirgemm.tuning_db import Database, SqlStore
 
 
