@@ -8,6 +8,7 @@ and shipped records), ``DependentKernels`` (for programmatic dependent launch) a
 from __future__ import annotations
 
 import math
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -149,7 +150,10 @@ class MakesInBackground(ABC):
 def run_in_background(
     preparation: Preparation, work: Callable[[], None], failed: Callable[[Exception], str]
 ) -> Preparation:
-    """Do ``work`` in a thread of its own; of an error that ends it, what ``failed`` says is kept for every problem."""
+    """Do ``work`` in a thread of its own; of an error that ends it, what ``failed`` says is kept for every problem.
+
+    A process that is forked meanwhile has no such thread: ``preparation`` has failed there.
+    """
 
     def run() -> None:
         try:
@@ -158,6 +162,22 @@ def run_in_background(
             preparation.fail(preparation.wanted, failed(error))
         finally:
             preparation.finished.set()
+            _running.pop(id(preparation), None)
 
+    _running[id(preparation)] = preparation
     threading.Thread(target=run, name="tirgemm-prepare", daemon=True).start()
     return preparation
+
+
+_running: dict[int, Preparation] = {}
+
+
+def _fail_after_fork() -> None:
+    for preparation in _running.values():
+        preparation.fail(preparation.wanted, "it was being made in the process that this one was forked from")
+        preparation.finished = threading.Event()  # of the other a thread may have held the lock
+        preparation.finished.set()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_fail_after_fork)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore
+from typing import NamedTuple, NoReturn
 
 from tirgemm.errors import DamagedBlob, StorageFull, StoreError, StoreUnavailable
 
-_FULL = re.compile(r"No space left|StorageFull|QuotaExceeded|\(os error (?:28|122)\)")
-_READ_ONLY = re.compile(r"Operation not permitted|Permission denied|Read-only file system|\(os error (?:1|13|30)\)")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EPERM, errno.EACCES, errno.EROFS)
 # A blob that is put again counts as new, so that collection leaves it to the record that is about to name it.
 _FRESH = timedelta(minutes=10)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _REMEMBERED = 4096
 
 
@@ -31,38 +32,39 @@ class Blob(NamedTuple):
 
 
 class BlobStore:
-    """Content-addressed files in ``folder``, as ``ab/cd/abcd...``. Raises StoreError and StorageFull."""
+    """Content-addressed files in ``folder``, as ``ab/cd/abcd...``. Raises StoreError and StorageFull.
+
+    It keeps no thread and no open file: a process that is forked from one that used it can use it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._whole: dict[str, tuple[int, int, int]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._store = LocalStore(str(folder))
-        except (OSError, BaseError) as error:
+        except OSError as error:
             raise _translate(error, f"blob folder {folder} cannot be opened") from error
 
     def put(self, data: bytes) -> str:
         """Store ``data`` and return its hash. What is there already stays, unless it is damaged: then it is mended."""
         sha256 = hashlib.sha256(data).hexdigest()
-        path, what = _path(sha256), f"blob {sha256} of {len(data)} bytes cannot be written"
+        path = self.folder / _path(sha256)
         try:
-            self._store.put(path, data, mode="create")
-        except AlreadyExistsError:
-            self._renew(path, data, what)
-        except (OSError, BaseError) as error:
-            raise _translate(error, what) from error
+            if not _is_fresh(path) or path.read_bytes() != data:
+                _write(path, data)
+        except OSError as error:
+            raise _translate(error, f"blob {sha256} of {len(data)} bytes cannot be written") from error
         return sha256
 
     def get(self, sha256: str) -> bytes:
         """The bytes whose hash is ``sha256``; StoreError where they are absent or no longer have it."""
-        if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        if not _SHA256.fullmatch(sha256):
             raise StoreError(f"{sha256!r:.80} is not a SHA-256 in lowercase hexadecimal")
         try:
-            data = bytes(self._store.get(_path(sha256)).bytes())
+            data = (self.folder / _path(sha256)).read_bytes()
         except FileNotFoundError as error:
             raise StoreError(f"blob {sha256} is not stored in {self.folder}") from error
-        except (OSError, BaseError) as error:
+        except OSError as error:
             raise _translate(error, f"blob {sha256} cannot be read") from error
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DamagedBlob(
@@ -94,22 +96,25 @@ class BlobStore:
 
     def delete(self, sha256: str) -> None:
         try:
-            self._store.delete(_path(sha256))
-        except FileNotFoundError:
-            return
-        except (OSError, BaseError) as error:
+            (self.folder / _path(sha256)).unlink(missing_ok=True)
+        except OSError as error:
             raise _translate(error, f"blob {sha256} cannot be deleted") from error
 
     def list(self) -> Iterator[Blob]:
         """Every stored blob; files that are none of ours are passed over."""
-        for batch in self._store.list():
-            for meta in batch:
-                name = str(meta["path"]).rsplit("/", 1)[-1]
-                if meta["path"] == _path(name):
-                    yield Blob(name, int(meta["size"]), meta["last_modified"])
+        try:
+            for folder, _, names in os.walk(self.folder, onerror=_refuse, followlinks=True):
+                for name in names:
+                    path = Path(folder, name)
+                    if _SHA256.fullmatch(name) and path == self.folder / _path(name):
+                        with suppress(FileNotFoundError):  # deleted meanwhile
+                            status = path.stat()
+                            yield Blob(name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
+        except OSError as error:
+            raise _translate(error, f"blob folder {self.folder} cannot be listed") from error
 
     def sweep(self, older_than_s: float) -> int:
-        """Delete what writers that were killed left unfinished (``HASH#1``); returns how many files."""
+        """Delete what writers that were killed left unfinished (``HASH#...``); returns how many files."""
         swept = 0
         for left in self.folder.glob("??/??/*#*"):
             if left.stat().st_mtime < time.time() - older_than_s:
@@ -117,24 +122,41 @@ class BlobStore:
                 swept += 1
         return swept
 
-    def _renew(self, path: str, data: bytes, what: str) -> None:
-        try:
-            meta: Any = self._store.head(path)
-            fresh = datetime.now(UTC) - meta["last_modified"] < _FRESH
-            if not fresh or bytes(self._store.get(path).bytes()) != data:
-                self._store.put(path, data, mode="overwrite")
-        except (OSError, BaseError) as error:
-            raise _translate(error, what) from error
-
 
 def _path(sha256: str) -> str:
     return f"{sha256[:2]}/{sha256[2:4]}/{sha256}"
 
 
-def _translate(error: Exception, what: str) -> StoreError:
-    words = str(error).split("\n")[0].strip()
-    if _FULL.search(str(error)):
+def _is_fresh(path: Path) -> bool:
+    """Whether a file is there and was written a short time ago."""
+    try:
+        written = path.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return time.time() - written < _FRESH.total_seconds()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all, in place of the one that is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}#{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with draft.open("xb") as file:
+            file.write(data)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error
+
+
+def _translate(error: OSError, what: str) -> StoreError:
+    if error.errno in _FULL:
         return StorageFull(f"{what}: no space is left on the disk of the blob folder; free some, then repeat")
-    if _READ_ONLY.search(str(error)):
-        return StoreUnavailable(f"{what}: {words}; repeat when this user can read and write the blob folder")
-    return StoreError(f"{what}: {words}")
+    if error.errno in _READ_ONLY:
+        return StoreUnavailable(f"{what}: {error.strerror}; repeat when this user can read and write the blob folder")
+    return StoreError(f"{what}: {error.strerror}")

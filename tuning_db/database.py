@@ -33,6 +33,7 @@ from tirgemm.errors import (
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
+from tirgemm.tuning_db.fork_safety import renew_in_forks
 from tirgemm.tuning_db.models import Base
 from tirgemm.tuning_db.sqlite_file import can_write, reading_uri
 from tirgemm.tuning_db.table_list import keep_table_list
@@ -72,6 +73,7 @@ class Database(Closing):
         if not (to_read and self.data_dir.is_dir()):
             make_folder(self.data_dir)
         self.engine = self._connect(limit_s)
+        renew_in_forks(self.engine)
         self._readers: list[sqlite3.Connection] = []
         self.on_kernels_changed: Callable[[], None] = lambda: None
         """Called after each transaction of this object that has changed kernels, once others can see that."""

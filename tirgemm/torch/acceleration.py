@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,16 @@ Call: TypeAlias = "Callable[[], object]"
 UNDONE = "undo gave it back"
 _lock = threading.RLock()
 _entered: list[str] = []
+
+
+def _unlock_in_child() -> None:
+    """The thread that holds the lock is the parent's."""
+    global _lock
+    _lock = threading.RLock()
+    _entered.clear()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 @contextmanager

@@ -152,6 +152,7 @@ class _Requests:
         self._asked: set[tuple[Gemm, Device]] = set()
         self._queued: list[tuple[Gemm, Device]] = []
         self._working = False
+        self._worker = threading.current_thread()
 
     def ask(self, gemm: Gemm, device: Device) -> bool:
         """Ask for a kernel, unless that was done; whether it was waited for."""
@@ -161,9 +162,10 @@ class _Requests:
             self._asked.add((gemm, device))
             if not self._wait:
                 self._queued.append((gemm, device))
-                if not self._working:
+                if not (self._working and self._worker.is_alive()):  # a forked process has no thread of its parent
                     self._working = True
-                    threading.Thread(target=self._work, name="tirgemm-routed", daemon=True).start()
+                    self._worker = threading.Thread(target=self._work, name="tirgemm-routed", daemon=True)
+                    self._worker.start()
                 return False
         preparation = self._source.prepare([gemm], device, self._policy, TABLE.add)
         preparation.wait()
