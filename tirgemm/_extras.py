@@ -12,7 +12,7 @@ from tirgemm.errors import MissingExtra
 # The packages that an extra brings, as they are imported.
 PACKAGES = {
     "client": ("tvm_ffi", "httpx", "cryptography", "typer", "rich"),
-    "tune": ("tvm", "xgboost", "psutil", "cloudpickle", "sqlalchemy", "alembic", "obstore", "jinja2"),
+    "tune": ("tvm", "xgboost", "psutil", "cloudpickle", "sqlalchemy", "alembic", "jinja2"),
     "service": ("fastapi", "uvicorn", "pydantic", "pydantic_settings"),
     "cuda": ("cuda", "pynvml"),
     "ray": ("ray",),

@@ -67,7 +67,6 @@ HEAVY = {
     "xgboost",
     "sqlalchemy",
     "alembic",
-    "obstore",
     "fastapi",
     "uvicorn",
     "starlette",

@@ -51,7 +51,7 @@ def test_a_command_without_its_extra_names_it(run: Run, monkeypatch: pytest.Monk
 
 def test_what_turns_out_to_be_absent_while_running_is_named_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> None:
-        raise ModuleNotFoundError("No module named 'obstore'", name="obstore.store")
+        raise ModuleNotFoundError("No module named 'alembic'", name="alembic.command")
 
     monkeypatch.setattr("tirgemm.detect.devices", absent)
     code, _, err = run("devices")
