@@ -6,8 +6,11 @@ import copy
 import gc
 import inspect
 import sys
+import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 
 from tests.helpers.artifact_samples import kernel
 from tirgemm.artifact import Kernel
+from tirgemm.artifact import callable_class as module
 from tirgemm.artifact.callable_class import callable_class
 from tirgemm.errors import CallTypeError
 
@@ -157,4 +161,21 @@ def test_a_dropped_kernel_is_freed_with_what_it_holds(operands: tuple[Any, Any, 
 
 def test_a_debug_build_of_cpython_has_the_class_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "gettotalrefcount", lambda: 0, raising=False)
-    assert callable_class.__wrapped__() is Kernel
+    assert module._made.__wrapped__() is Kernel
+
+
+def test_a_build_without_pythons_lock_has_the_class_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sysconfig.get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    assert module._made.__wrapped__() is Kernel
+
+
+def test_threads_that_load_at_once_get_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = module._made.__wrapped__
+
+    def slowly() -> type[Kernel]:
+        time.sleep(0.01)
+        return made()
+
+    monkeypatch.setattr(module, "_made", cache(slowly))
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: callable_class(), range(8)))) == 1

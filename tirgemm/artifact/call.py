@@ -49,6 +49,7 @@ class Kernel:
         self._a_rank = 3 if self.gemm.batch > 1 else 2
         self._fixed = self.gemm.m_min == self.gemm.m_max
 
+    # Not those of ``Closing``: CPython makes no ``callable_class`` of a class with abstract methods.
     def __enter__(self) -> Self:
         return self
 

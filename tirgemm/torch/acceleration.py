@@ -22,8 +22,8 @@ from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import REPLACED, CopiedReport, LinearKernels, LinearReport
 from tirgemm.torch.linear_module import Linear, restore_linear
-from tirgemm.torch.linear_problems import LinearProblems
-from tirgemm.torch.linear_race import lost_rows, nearest_rows, raced_in_graphs, raced_rows
+from tirgemm.torch.linear_problems import LinearProblems, why_left_alone
+from tirgemm.torch.linear_race import excluded_at, lost_rows, nearest_rows, raced_in_graphs, raced_rows
 from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
 
@@ -74,6 +74,8 @@ class Acceleration:
     dependent_launch: bool = False
     _undone: bool = field(default=False, repr=False)
     _convert: Callable[[nn.Linear], None] | None = field(default=None, repr=False)
+    # By kernel what the races of graphs that ``accelerate`` and ``wait`` make left to PyTorch.
+    _lost_in_graphs: dict[str, dict[Range, float]] = field(default_factory=dict, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -126,10 +128,10 @@ class Acceleration:
             if self.dry_run or self._undone:
                 why = "undo gave the model back" if self._undone else "dry_run=True replaced nothing"
                 raise InvalidRequest(f"race has no kernels to race, as {why}; race what another accelerate returns")
-            if not graph:
-                self._take_back()
             excluded: dict[Kernel, dict[Range, float]] = {}
             try:
+                if not graph:
+                    self._take_back()
                 linears = self._computed_linears()
                 observed = [observed_rows(call, [linear.module for linear in linears]) for call in given]
                 if not graph:
@@ -166,7 +168,8 @@ class Acceleration:
             kernel = self._table.find(gemm, device)
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
-                self._table.exclude_rows(kernel, lost_rows(kernel, modules))
+                self._lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, modules)
+                self._table.exclude_rows(kernel, lost)
                 raced.append((kernel, device))
         return raced
 
@@ -186,14 +189,18 @@ class Acceleration:
                 # One that computes them all was raced so.
                 if raced and len(raced[0].modules) < len(modules):
                     call = RacedCall(chain(m, modules), raced)
-                    self._leave(dropped([call], linears, self._table, linear_race.TURNS, graph=True))
+                    lost = dropped([call], linears, self._table, linear_race.TURNS, graph=True)
+                    self._leave(lost)
+                    for each in lost:
+                        self._lost_in_graphs.setdefault(each.kernel.kernel_sha256, {})[each.rows] = lost[each]
 
     def _take_back(self) -> None:
         """Replace the linears again that were given back as PyTorch was left all of their rows by races of graphs."""
         for each in self._kernels:
             module, device = each.linear.module, each.linear.device
-            plain = device is not None and raced_in_graphs(device) and type(module) is nn.Linear
-            if plain and each.reason == SLOWER and self._convert is not None:
+            in_graphs = device is not None and raced_in_graphs(device)
+            plain = type(module) is nn.Linear and not why_left_alone(module)
+            if in_graphs and plain and each.reason == SLOWER and self._convert is not None:
                 each.reason = ""
                 self._replaced.append(module)
                 self._convert(module)
@@ -208,12 +215,15 @@ class Acceleration:
             if linear is None or linear.device is None or not raced_in_graphs(linear.device):
                 continue
             for gemm in [gemm for gemm in linear.gemms if gemm.m_min <= m <= gemm.m_max]:
-                kernel = self._table.offered(gemm.with_(m=m), linear.device)
-                if kernel is not None and self._table.excludes(gemm.with_(m=m), linear.device):
-                    left = self._table.excluded_rows(kernel.gemm, linear.device)
+                if (kernel := self._table.offered(gemm.with_(m=m), linear.device)) is None:
+                    continue
+                left = self._table.excluded_rows(kernel.gemm, linear.device)
+                # What another race has decided since stays.
+                ours = self._lost_in_graphs.get(kernel.kernel_sha256, {}).items() & left.items()
+                again = {rows for rows, _ in ours if rows.low <= m <= rows.high}
+                if again:
                     excluded.setdefault(kernel, left)
-                    rest = {rows: ratio for rows, ratio in left.items() if not rows.low <= m <= rows.high}
-                    self._table.exclude_rows(kernel, rest)
+                    self._table.exclude_rows(kernel, {rows: left[rows] for rows in left if rows not in again})
         return excluded
 
     def _raced_kernels(
@@ -233,7 +243,7 @@ class Acceleration:
                 modules.setdefault((kernel, m), {})[module] = None
         raced = {
             (kernel, m): RacedKernel(
-                kernel, rows, tuple(modules[kernel, m]), _ratio_at(m, (excluded or {}).get(kernel, {}))
+                kernel, rows, tuple(modules[kernel, m]), excluded_at(m, (excluded or {}).get(kernel, {}))
             )
             for kernel, of_kernel in counts.items()
             for m, rows in nearest_rows(kernel, of_kernel).items()
@@ -374,11 +384,6 @@ def _listed(calls: Call | Iterable[Call]) -> list[Call]:
         if not callable(each):
             raise InvalidRequest(f"race was given {each!r:.80}, which is no call; {advice}")
     return given
-
-
-def _ratio_at(m: int, excluded: Mapping[Range, float]) -> float | None:
-    """Our time over PyTorch's at rows that are left to it; None where none are."""
-    return next((ratio for rows, ratio in excluded.items() if rows.low <= m <= rows.high), None)
 
 
 def _arrived(report: Acceleration) -> Callable[[Kernel], None]:

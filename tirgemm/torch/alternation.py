@@ -58,7 +58,8 @@ def alternating(
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
     """Our time over theirs, turn by turn, so that what both drift by is not in it: the median, and what all turns but
-    a few are above and below: one of nine, eleven of 36. Of equals so many are below 1 in one race of 50 at most."""
+    a few are above and below: one of nine, eleven of 36. Of equals so many are below 1 in one race of 50 at most; where
+    a second race looks again at what the first did not tell, in one of 29."""
 
     median: float
     low: float

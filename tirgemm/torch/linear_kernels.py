@@ -52,6 +52,7 @@ class CopiedReport:
     gemms: tuple[Gemm, ...]
     failures: dict[Gemm, str]
     text: str = field(repr=False)
+    preparations: tuple[()] = ()
 
     def wait(self, seconds: float | None = None) -> NoReturn:
         """Raises InvalidRequest."""

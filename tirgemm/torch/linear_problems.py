@@ -120,7 +120,7 @@ class _Wanted:
 
 def _problems(names: tuple[str, ...], module: nn.Linear, wanted: _Wanted) -> LinearProblems:
     already, invariant, act = type(module) is Linear, wanted.invariant, "none"
-    reason = _left_alone(module)
+    reason = why_left_alone(module)
     if already:
         reason = reason or _other_settings(module, wanted)
         invariant, act = module.invariant, module.act
@@ -166,7 +166,7 @@ def _gemm(m: int | Range, module: nn.Linear, dtype: str, layout: MatrixLayout, a
     )
 
 
-def _left_alone(module: nn.Linear) -> str:
+def why_left_alone(module: nn.Linear) -> str:
     """Why a linear must stay as it is, or ""."""
     kind = type(module)
     if kind not in (nn.Linear, Linear):

@@ -63,6 +63,11 @@ def nearest_rows(kernel: Kernel, counts: Collection[int]) -> dict[int, Range]:
     return {count: Range(low, high) for count, low, high in zip(ordered, lows, highs, strict=True)}
 
 
+def excluded_at(m: int, excluded: Mapping[Range, float]) -> tuple[Range, float] | None:
+    """Of rows that are left to PyTorch those with this number, and our time over its; None where none are."""
+    return next((each for each in excluded.items() if each[0].low <= m <= each[0].high), None)
+
+
 def lost_rows(kernel: Kernel, modules: Sequence[nn.Linear]) -> dict[Range, float]:
     """The rows for which ``kernel``, which computes these modules of one problem, is not known to be faster than
     PyTorch, by the margin and in all turns but one, and our time over PyTorch's: not a number where they cannot be

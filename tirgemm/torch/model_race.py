@@ -29,19 +29,19 @@ LOG = logging.getLogger("tirgemm.torch")
 # Of calls of a whole model, which its host disturbs more than a kernel's graph is.
 TURNS = Turns(seconds=0.01)
 # So many times as many where they do not tell whether a call gains by its kernels: a host's noise is larger than that.
-CLOSE = 4
+MORE_TURNS = 4
 ALL, PYTORCH = "all", "pytorch"
 
 
 @dataclass(frozen=True, eq=False)
 class RacedKernel:
-    """A kernel for some rows, and the linears that it computes. ``before``: our time over PyTorch's, where a race
-    before this one left it these rows."""
+    """A kernel for some rows, and the linears that it computes. ``excluded``: the rows of this number that PyTorch had
+    been left before this race, and our time over its."""
 
     kernel: Kernel
     rows: Range
     modules: tuple[nn.Linear, ...]
-    before: float | None = None
+    excluded: tuple[Range, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +60,8 @@ def dropped(
     ``linears`` are all of the model that kernels of ``table`` compute. Where a call with what is left of its kernels is
     not faster than PyTorch's in all turns but one, nor in enough of more turns, all of them are dropped. A call that
     shares a kernel with one that dropped it is raced again without it. On a GPU with ``graph`` calls are captured in
-    CUDA graphs, all in one memory pool. A call that cannot be raced is logged, and drops none but those that a race
-    before had left to PyTorch.
+    CUDA graphs, all in one memory pool. A call that cannot be raced is logged, and drops none; what was left to
+    PyTorch before is so again.
     """
     kept = dict.fromkeys(kernel for call in calls for kernel in call.kernels)
     lost: dict[RacedKernel, float] = {}
@@ -74,8 +74,11 @@ def dropped(
                 gone = _dropped(call, kept, timer)
             except RuntimeError as error:
                 LOG.warning("kernels were not raced together: %s", error)
-                gone = {each: each.before for each in call.kernels if each in kept and each.before is not None}
-            lost |= gone
+                unraced = {each: each.excluded for each in call.kernels if each in kept and each.excluded is not None}
+                lost |= {replace(each, rows=rows): ratio for each, (rows, ratio) in unraced.items()}
+                gone = dict.fromkeys(unraced, math.nan)
+            else:
+                lost |= gone
             for kernel in gone:
                 del kept[kernel]
             shared = (other for other in calls if any(kernel in gone for kernel in other.kernels))
@@ -127,7 +130,7 @@ def _dropped(call: RacedCall, offered: Collection[RacedKernel], timer: _CallTime
         slower = [each for each in kept if without[each].low > 1]
         if not slower:
             if of_all.median < 1 <= of_all.high:
-                of_all = _looked_at_closely(call, kept, others, timer)
+                of_all = _ratio_by_more_turns(call, kept, others, timer)
             if of_all.high >= 1:
                 lost |= dict.fromkeys(kept, of_all.median)
             break
@@ -150,11 +153,11 @@ def _ratios(
     return without, ratios[PYTORCH]
 
 
-def _looked_at_closely(
+def _ratio_by_more_turns(
     call: RacedCall, kept: Sequence[RacedKernel], others: frozenset[RacedKernel], timer: _CallTimer
 ) -> PairedRatio:
     """The time of ``call`` with all that are kept over PyTorch's, by more turns."""
-    samples = timer.samples(call, {ALL: others.union(kept), PYTORCH: None}, CLOSE)
+    samples = timer.samples(call, {ALL: others.union(kept), PYTORCH: None}, MORE_TURNS)
     return paired_ratio(samples[ALL], samples[PYTORCH])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.sample_source import SampleSource
-from tests.torch.races.raced_models import PYTORCH_S, UP, K, M, N
+from tests.torch.races.raced_models import PYTORCH_S, UP, UP_SET, K, M, N
 from tests.torch.watched_kernel import watch
 from tests.torch.work_clock import WorkClock
 
@@ -67,6 +67,67 @@ def test_what_loses_in_the_calls_too_is_given_back_again(lost_alone: Callable[[f
     report.race(lambda: layer(x))
     assert type(layer) is torch.nn.Linear
     assert "not faster than PyTorch, 1.500 of its time" in str(report)
+
+
+def test_a_layer_that_got_a_forward_of_its_own_since_is_not_taken_back(
+    lost_alone: Callable[[float], tuple[Any, Any]],
+) -> None:
+    layer, report = lost_alone(0.5)
+    x, own = torch.randn(M, K), torch.ones(M, N)
+    layer.forward = lambda _: own
+    report.race(lambda: layer(x))
+    assert type(layer) is torch.nn.Linear
+    assert not report.linears[0].replaced
+
+
+def test_what_a_race_of_another_model_has_decided_stays(
+    lost_alone: Callable[[float], tuple[Any, Any]], table: Any
+) -> None:
+    from tirgemm.torch import accelerate
+
+    first, report = lost_alone(1.5)
+    x = torch.randn(M, K)
+    report.race(lambda: first(x))
+    device = report._kernels[0].linear.device
+    decided = table.excluded_rows(UP, device)
+    assert list(decided.values()) == [pytest.approx(1.5, rel=0.01)]
+    second = torch.nn.Linear(K, N)
+    other = accelerate(second, rows=M, source=SampleSource(), policy="tuned")
+    other.race(lambda: second(x))
+    report.race(lambda: first(x))
+    assert table.excluded_rows(UP, device) == decided
+
+
+def test_a_race_that_fails_leaves_the_rows_that_a_race_had_left_and_no_others(
+    table: Any, clock: WorkClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tirgemm.torch import accelerate, acceleration, linear_race, model_race
+    from tirgemm.torch.alternation import PairedRatio, Turns
+
+    monkeypatch.setattr(acceleration, "raced_in_graphs", lambda _device: True)
+    monkeypatch.setattr(model_race, "TURNS", Turns(9, 1e-5, clock))
+    monkeypatch.setattr(acceleration.Acceleration, "_races", lambda *_: True)
+    ratio = {False: PairedRatio(0.5, 0.5, 0.5), True: PairedRatio(1.02, 1.01, 1.03)}
+    monkeypatch.setattr(linear_race, "_ratio", lambda rows, _modules: ratio[rows == 16])
+    source = SampleSource()
+    kernel = source.kernel(UP_SET, "tuned")
+    table.add(watch(kernel, lambda _: None, monkeypatch))
+    layer = torch.nn.Linear(K, N)
+    report = accelerate(layer, rows=UP_SET.m, source=source, policy="tuned")
+    before = table.excluded_rows(UP_SET, kernel.device)
+    assert {(rows.low, rows.high): each for rows, each in before.items()} == {(2, 16): 1.02}
+    calls: list[int] = []
+
+    def fails() -> None:
+        layer(torch.randn(16, K))
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("no memory")
+
+    wide = torch.randn(64, K)
+    report.race([fails, lambda: layer(wide)])
+    assert len(calls) > 3
+    assert table.excluded_rows(UP_SET, kernel.device) == before
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])
