@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from tirgemm.bench.results import environment
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig
+from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families import wgmma
 from tirgemm.families.common.fit_file import FILE, FitProvenance
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
@@ -141,15 +142,37 @@ def rounded(constants: WgmmaConstants) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in asdict(constants).items()}
 
 
+def records_commit(files: Sequence[str]) -> str:
+    """The first commit that has all these files as they are now: the newest of those that each came with. Raises
+    InvalidRequest where one is not committed."""
+    commits = []
+    for path in map(Path, files):
+        blob = _git(path, "hash-object", "--", path.name)
+        came = _git(path, "log", "--format=%ct %H", f"--find-object={blob}", "--", path.name).splitlines()
+        if not came:
+            raise InvalidRequest(f"{path} is not committed as it is; commit what constants are fitted to first")
+        seconds, commit = came[-1].split()
+        commits.append((int(seconds), commit))
+    return max(commits, default=(0, ""))[1]
+
+
+def _git(path: Path, *arguments: str) -> str:
+    """What git prints in the folder of ``path``; nothing where it fails."""
+    command = ["git", "-C", str(path.parent), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
+
+
 def write(
     regime: Regime, constants: WgmmaConstants, device: Device, command: Sequence[str], path: Path = ESTIMATE
 ) -> None:
-    """Replace a regime's constants in the family's file, with their provenance."""
+    """Replace a regime's constants in the family's file, with their provenance. Raises InvalidRequest as
+    ``records_commit``."""
     now = environment(device, ROOT)
     regimes = json.loads(path.read_text())
+    fitted_to = tuple(argument for argument in command[1:] if argument.endswith(".gz"))
     provenance = FitProvenance(
-        fitted_to=tuple(argument for argument in command[1:] if argument.endswith(".gz")),
-        records_commit=now["commit"],
+        fitted_to=fitted_to,
+        records_commit=records_commit(fitted_to),
         device=device.model,
         command=shlex.join(["python", *command]),
         commit=now["commit"],

@@ -113,17 +113,20 @@ def measure_suites(
                 f"that shipped records of this driver and TVM answer, and that no suite before it has"
             )
         asked.update(problems)
-        unasked = iter(problems)
+        unasked, trials = iter(problems), list[int]()
 
-        def turn(_turn: int, unasked: Iterator[Gemm] = unasked) -> Turn:
+        def turn(_turn: int, unasked: Iterator[Gemm] = unasked, trials: list[int] = trials) -> Turn:
             await_idle(worker_pid)
-            return shipped_answer(service, database, next(unasked), options.device)
+            answered, tried = shipped_answer(service, database, next(unasked), options.device)
+            trials.append(tried)
+            return answered
 
+        measured = alternate(service.port, turn, options, turns=len(problems) - 1)
         figures.add(
             f"shipped kernel, {options.device}, warm, {suite.name}",
-            alternate(service.port, turn, options, turns=len(problems) - 1),
+            measured,
             problems=[str(gemm) for gemm in problems[1:]],
-            trials=0,
+            trials=sum(trials[1:]),
             suite_problems=len(suite.gemms),
             shipped_problems=len(shipped),
         )
@@ -142,9 +145,9 @@ def shipped_problems(database: Database, problems: Iterable[Gemm], device: Devic
     return [gemm for gemm in problems if is_answered(gemm)]
 
 
-def shipped_answer(service: Server, database: Database, gemm: Gemm, device: str) -> Turn:
-    """The time from the request to the artifact of the tuned kernel. Raises ServiceError where there is none, and where
-    its job has tried a candidate or ended with a search."""
+def shipped_answer(service: Server, database: Database, gemm: Gemm, device: str) -> tuple[Turn, int]:
+    """The time from the request to the artifact of the tuned kernel, and how many candidates its job has tried. Raises
+    ServiceError where there is none, and where the job has tried a candidate or ended with a search."""
     prefer = {"Prefer": f"wait={ANSWER_SECONDS:g}"}
     with httpx.Client(
         base_url=f"http://127.0.0.1:{service.port}", headers=service.headers, timeout=2 * ANSWER_SECONDS
@@ -167,7 +170,7 @@ def shipped_answer(service: Server, database: Database, gemm: Gemm, device: str)
         )
     if len(artifact) != kernel["artifact"]["bytes"]:
         raise ServiceError(f"the artifact of {gemm} has {len(artifact)} bytes, not {kernel['artifact']['bytes']}")
-    return Turn(1 / took, 1e3 * took, 1e3 * took)
+    return Turn(1 / took, 1e3 * took, 1e3 * took), trials
 
 
 def _problems(first: int, step: int, n: int, k: int) -> Iterator[str]:

@@ -20,6 +20,7 @@ import pytest
 from benchmarks import fit_estimate
 from benchmarks.fit_estimate import MeasuredConfigs
 from tirgemm.config import Value
+from tirgemm.errors import InvalidRequest
 from tirgemm.families import simt, tensorcore, wgmma, x86
 from tirgemm.families.common.fit_file import FILE, Fit, fits
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts, WgmmaConstants, estimate_us
@@ -113,7 +114,52 @@ def test_a_fit_file_has_every_regime_and_says_where_it_comes_from(family: Module
         assert all(math.isfinite(value) for value in fit["constants"].values())
 
 
-def test_a_written_fit_replaces_one_regime_and_names_its_command(tmp_path: Path) -> None:
+def test_what_was_fitted_to_runs_that_were_not_kept_names_no_commit_of_them() -> None:
+    for fit in fits(simt.__name__, simt.heuristic.SimtConstants).values():
+        assert fit.provenance.records_commit == ""
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two committed records files, and the commits that are made: the second file came with the second, the first as it
+    is now with the third, and the fourth has neither."""
+    monkeypatch.chdir(tmp_path)
+    git(tmp_path, "init", "--quiet")
+    commits = []
+    for seconds, name, text in ((1, "records", "a"), (2, "others", "b"), (3, "records", "c"), (4, "notes", "d")):
+        path = tmp_path / "some" / f"{name}.gz"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        git(tmp_path, "add", ".")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{1_800_000_000 + seconds} +0000")
+        git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "commit", "-qm", text)
+        commits.append(git(tmp_path, "rev-parse", "HEAD"))
+    return commits
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_of_records_is_the_first_that_has_all_of_them_as_they_are(records: list[str]) -> None:
+    assert fit_estimate.records_commit(["some/others.gz"]) == records[1]
+    assert fit_estimate.records_commit(["some/records.gz"]) == records[2]
+    assert fit_estimate.records_commit(["some/records.gz", "some/others.gz"]) == records[2]
+
+
+@pytest.mark.parametrize("name", ["records", "uncommitted"])
+def test_a_fit_to_what_is_not_committed_is_not_written(name: str, records: list[str], tmp_path: Path) -> None:
+    del records
+    path, changed = tmp_path / FILE, f"some/{name}.gz"
+    path.write_text(fit_estimate.ESTIMATE.read_text())
+    (tmp_path / changed).write_text("changed")
+    with pytest.raises(InvalidRequest, match=rf"{changed} is not committed as it is"):
+        fit_estimate.write("sustained", CONSTANTS["sustained"], H200, ["fit_estimate.py", changed], path)
+    assert path.read_text() == fit_estimate.ESTIMATE.read_text()
+
+
+def test_a_written_fit_replaces_one_regime_and_names_its_command(tmp_path: Path, records: list[str]) -> None:
     path = tmp_path / FILE
     path.write_text(fit_estimate.ESTIMATE.read_text())
     before = json.loads(path.read_text())
@@ -125,6 +171,7 @@ def test_a_written_fit_replaces_one_regime_and_names_its_command(tmp_path: Path)
     provenance = after["sustained"]["provenance"]
     assert provenance["command"] == "python fit_estimate.py some/records.gz --write"
     assert provenance["fitted_to"] == ["some/records.gz"]
+    assert provenance["records_commit"] == records[2]
     assert provenance["device"] == H200.model
     head = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True, cwd=ROOT)
     assert head.returncode or provenance["commit"].startswith(head.stdout.strip())

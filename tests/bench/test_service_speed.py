@@ -231,6 +231,28 @@ def test_problems_of_suites_are_answered_from_shipped_records_without_a_trial(
     assert "warm, of_all; 3 of 5 problems shipped; " in service_speed.service(file.parent, tmp_path)
 
 
+def test_a_row_of_a_suite_has_as_many_trials_as_its_answers_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the answers that are kept: the first is not."""
+    shapes = [f"{m}x67x71:f16:nt" for m in (61, 63, 65)]
+    tried = dict(zip(map(Gemm.parse, shapes), (7, 0, 2), strict=True))
+    monkeypatch.setattr(first_answer, "shipped_problems", lambda _database, gemms, _device: list(gemms))
+    monkeypatch.setattr(first_answer, "await_idle", lambda _pid: None)
+    monkeypatch.setattr(first_answer, "shipped_answer", lambda *asked: (Turn(1.0, 1.0, 1.0), tried[asked[2]]))
+    suites = ["--suites", write_suite(tmp_path, "tried", *shapes)]
+    file = tmp_path / service_speed.FILE
+    options = parser(None)
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--suites", nargs="+")
+    given = options.parse_args([*QUICKEST, "--turns", "2", *suites, "--out", str(file)])
+    with Database.embedded(tmp_path) as database, server(tmp_path) as service:
+        first_answer.measure_suites(Figures(given), service, database, 0, given)
+    (row,) = load(file)["rows"]
+    assert (row["problems"], row["trials"]) == (shapes[1:], 2)
+    assert f"{row['figure']} was answered by searches, of 2 trials" in list(service_speed.faults(load(file)))
+
+
 def test_without_shipped_records_there_is_no_row_of_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
     monkeypatch.setattr(first_answer, "worker", shipping_worker)

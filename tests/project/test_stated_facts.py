@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,19 @@ def test_as_much_is_shipped_as_is_said() -> None:
         said = [int(number.replace(",", "")) for number in (count, places)]
         digits = -1 if name.endswith(".sets") else -2
         assert said == [round(header["counts"]["candidate"], -2), round(len(header["index"]), digits)], name
+
+
+def test_as_many_configs_of_the_sizes_of_kernel_sets_are_shipped_as_the_decision_says() -> None:
+    text = " ".join((ROOT / "docs" / "decisions" / "shipped-records.md").read_text().split())
+    each = r"The file has (\d+) problems of (\d+) to (\d+) configs each, "
+    pattern = each + r"most often (\d+) \((\d+) problems\), ([\d,]+) configs in all"
+    (stated,) = re.findall(pattern, text)
+    (file,) = (of for of in ShippedRecords().files() if shipped.holds_kernel_sets(of.path))
+    counts = Counter(len(file.candidates(*place)) for place in file.places)
+    often, problems = counts.most_common(1)[0]
+    every = sum(configs * of for configs, of in counts.items())
+    said = [int(number.replace(",", "")) for number in stated]
+    assert said == [counts.total(), min(counts), max(counts), often, problems, every]
 
 
 def test_as_many_kernel_sets_are_shipped_as_are_said() -> None:
