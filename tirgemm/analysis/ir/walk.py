@@ -1,10 +1,13 @@
 # ruff: noqa: N802
 # Methods are named for the classes of TVM that they visit.
-"""Extraction of the memory accesses of a kernel from its lowered TIR: address, width, loops and guards of each.
+"""Memory accesses of a kernel, read from its lowered TIR: the statements of the PrimFunc as a tree of loops, conditions
+and accesses.
 
 The input is a PrimFunc right before code generation, where buffers are flat, vector accesses are Ramps and every
-instruction is a call. An access is never dropped: what cannot be analysed of its address or guards becomes an unknown
-symbol there, and an instruction that is not modelled an ``Unknown`` with its name and the reason.
+instruction is a call. An access (``Site``) has its address as an expression of thread and loop variables, its width in
+bytes, and the conditions under which it runs. Every access is in the tree: where an address or a condition cannot be
+analysed, its expression has an unknown symbol. A call that is not modelled is an ``Unknown``, with its name and the
+reason.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _UNROLLED = "pragma_unroll"
 
 
 def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]) -> Tree:
-    """The accesses of ``function``.
+    """The tree of the accesses of ``function``.
 
     ``extents``: of every ``threadIdx``, ``blockIdx`` and ``clusterCtaIdx`` axis of the launch; ``sizes``: the values of
     the function's integer parameters; ``names``: its pointer and tensor map parameters -> the launch's tensors.
