@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range, Regime
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import contenders, losses_at, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import servers
+from tirgemm.tuning.kernel_set.races_below import RacesBelow, races_below, with_races
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest
 from tirgemm.tuning.shipped_set import OFFERED
-from tirgemm.tuning.size_races import losses_at
 
 # A problem, of a kernel set that at the smallest m of its range, the device class and the regime.
 SetKey = tuple[Gemm, str, Regime]
@@ -24,7 +25,8 @@ SetKey = tuple[Gemm, str, Regime]
 
 def of_sets(candidates: Sequence[Candidate], devices: Mapping[str, Device]) -> list[Candidate]:
     """Without those that no kernel set over a range of m is cut by: of the problems whose m is a range what is among
-    the fastest at one of the sizes of a search, or may be the fastest between two, stays, at all of them."""
+    the fastest at one of the sizes of a search, or may be the fastest between two, stays, at all of them, and what was
+    raced between them."""
     wanted = {
         place: _servers(sizes, devices[place[1]])
         for place, sizes in _by_set(c for c in candidates if isinstance(c.gemm.m, Range)).items()
@@ -34,7 +36,7 @@ def of_sets(candidates: Sequence[Candidate], devices: Mapping[str, Device]) -> l
     return [
         candidate
         for candidate in candidates
-        if isinstance(candidate.gemm.m, int) or candidate.config in wanted.get(_set_of(candidate), ())
+        if isinstance(candidate.gemm.m, int) or _is_kept(candidate, wanted.get(_set_of(candidate), ()))
     ]
 
 
@@ -68,8 +70,13 @@ class WholeSets:
             compared = {*compared_sizes(Range(low, high))} - ({low} if place in self.known else set())
             of_sizes = {size: sizes[size] for size in sorted(compared & {*sizes})}
             wanted = _servers(of_sizes, devices[place[1]])
-            self.candidates += [c for of_size in of_sizes.values() for c in of_size if c.config in wanted]
+            self.candidates += [c for of_size in of_sizes.values() for c in of_size if _is_kept(c, wanted)]
             self.names.append(name)
+
+
+def _is_kept(candidate: Candidate, wanted: Collection[Config]) -> bool:
+    """Whether a set is cut by a candidate: it may serve, or was raced between the sizes with what may."""
+    return candidate.config in wanted or bool(wanted and races_below([candidate]))
 
 
 def _by_set(candidates: Iterable[Candidate]) -> dict[SetKey, dict[int, list[Candidate]]]:
@@ -80,21 +87,25 @@ def _by_set(candidates: Iterable[Candidate]) -> dict[SetKey, dict[int, list[Cand
 
 
 def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Config]:
-    """What is among the fastest at one of the sizes up to which a range was searched, and what is estimated to be the
-    fastest between them."""
+    """What is among the fastest at one of the sizes up to which a range was searched, and what is the fastest between
+    them, by a race or an estimate."""
     offered = {config for of_size in sizes.values() for config in fastest(of_size, OFFERED)}
     gemm, regime = sizes[max(sizes)][0].gemm, sizes[max(sizes)][0].regime
     whole = Range(gemm.m_min, gemm.m_max)
     measured = {}
+    races: RacesBelow = {}
     for size in set(compared_sizes(whole)) & set(sizes):
         of_size = sizes[size][0].gemm
         known = comparable_times(sizes[size]).items()
         times = {config: us for config, us in known if us is not None and is_valid(of_size, config, device)}
         measured |= {of_size: losses_at(times, {}, 0)} if times else {}
+        races |= races_below(candidate for candidate in sizes[size] if candidate.config in times)
     problems = [
         gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low or whole.low in sizes
     ]
-    return {*servers(offered, losses_everywhere(problems, contenders(measured.values()), measured, device, regime))}
+    rivals = [*dict.fromkeys(chain(contenders(measured.values()), *races.values()))]
+    estimated = losses_everywhere(problems, rivals, measured, device, regime)
+    return {*servers(offered, with_races(problems, estimated, races, 0))}
 
 
 def _set_of(candidate: Candidate) -> SetKey:

@@ -45,7 +45,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import families, is_valid
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.records import SEARCHED, Candidate, CandidateKey, SampleSet, Status
+from tirgemm.tuning.records import SEARCHED, SMALLER_M, Candidate, CandidateKey, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.json_values import merged
 from tirgemm.tuning.search.collection import CONFIGS
@@ -278,25 +278,29 @@ def _problems(candidates: Iterable[Candidate]) -> dict[tuple[str, Gemm, str], li
 
 def _compact(candidate: Candidate, is_near: bool) -> Candidate:
     """The candidate with some of each measurement's samples, by rank, the median among them."""
-    count, dropped = (SAMPLES, DROPPED) if is_near else (FEW_SAMPLES, (*DROPPED, *DROPPED_OF_OTHERS))
-    sets = tuple(
-        replace(
-            samples,
-            samples_us=_thinned(samples.samples_us, count),
-            baselines={name: _thinned(raw, count) for name, raw in samples.baselines.items()},
-            conditions={
-                name: _rounded(value) if name == "yardstick_us" else value
-                for name, value in samples.conditions.items()
-                if name not in dropped
-            },
-        )
-        for samples in candidate.sample_sets
-    )
+    sets = tuple(_compact_samples(samples, is_near) for samples in candidate.sample_sets)
     error = None if candidate.error is None else _rounded(candidate.error)
     # Of a build or a version, which may be others where it is built again; and not to be compressed. What a model of
     # that day predicted is of no use to today's.
     hashes = {"source_sha256": "", "binary_sha256": "", "kernel_sha256": ""}
     return candidate.with_(sample_sets=sets, trace=None, error=error, predicted_us=None, **hashes)
+
+
+def _compact_samples(samples: SampleSet, is_near: bool) -> SampleSet:
+    """One measurement; of a race at a smaller m the m, and as many samples as of the fastest: it chooses there."""
+    chooses = is_near or samples.reason == SMALLER_M
+    dropped = {*DROPPED, *(() if is_near else DROPPED_OF_OTHERS)} - ({"m"} if samples.reason == SMALLER_M else set())
+    count = SAMPLES if chooses else FEW_SAMPLES
+    return replace(
+        samples,
+        samples_us=_thinned(samples.samples_us, count),
+        baselines={name: _thinned(raw, count) for name, raw in samples.baselines.items()},
+        conditions={
+            name: _rounded(value) if name == "yardstick_us" else value
+            for name, value in samples.conditions.items()
+            if name not in dropped
+        },
+    )
 
 
 def _thinned(samples: Sequence[float], count: int) -> tuple[float, ...]:

@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_workbench import FakeBench, FakeMeasurer
+from tests.tuning.kernel_set.expecting_bench import HOPPER, ExpectingBench, expected_us
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.device import Device
 from tirgemm.errors import Cancelled
-from tirgemm.families import family_named, supporting
-from tirgemm.families.choice import expected_time_us, opening
-from tirgemm.families.common.ranking_model import ranking_model
+from tirgemm.families import supporting
+from tirgemm.families.choice import opening
 from tirgemm.gemm import Gemm, Range
-from tirgemm.hardware import named_device
 from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
@@ -36,48 +33,11 @@ from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.verify.result import Verification
 
-HOPPER = named_device("sm_90a").with_(uuid="GPU-0", index=0)
-SECONDS, EACH = 120.0, 4.0
+SECONDS = 120.0
 RANGE = Gemm.parse("1..512x28672x4096:f16:nt")
 # Between the sizes at which kernels are compared, too.
 SIZES = (1, 5, 13, 34, 55, 89, 144, 233, 300, 377, 512)
 LEAST = 0.85
-
-
-def expected_us(gemm: Gemm, config: Config) -> float:
-    family = family_named(config.family)
-    return expected_time_us(family, config, gemm, HOPPER, "sustained", ranking_model(HOPPER))
-
-
-class Expecting(FakeMeasurer):
-    """Takes as long as the ranking model expects; ``order`` has the problem of every evaluation."""
-
-    def __init__(self, bench: ExpectingBench) -> None:
-        super().__init__(bench)
-        self.clock = bench.clock
-        self.order: list[Gemm] = []
-
-    def evaluate(self, package: bytes, regime: str, **_: Any) -> tuple[Verification, SampleSet]:
-        del regime
-        self.clock.now += EACH
-        manifest = self.manifest(package)
-        self.order.append(manifest.gemm)
-        return self._verification(package, "candidate"), SampleSet((expected_us(manifest.gemm, manifest.config),) * 5)
-
-    def time(self, package: bytes, options: RaceOptions, *, against: dict[str, bytes], **_: Any) -> SampleSet:
-        manifests = [self.manifest(each) for each in (package, *against.values())]
-        ours, *others = [(expected_us(options.problem(each.gemm), each.config),) * 6 for each in manifests]
-        return SampleSet(ours, options.reason, dict(zip(against, others, strict=True)), {"regime": options.regime})
-
-
-class ExpectingBench(FakeBench):
-    def __init__(self) -> None:
-        super().__init__()
-        self.device: Device = HOPPER
-        self.clock = SimpleNamespace(now=0.0)
-        self.pool.processes = 16
-        self.measurer = self.fake = Expecting(self)
-        self.fake.offered = ()
 
 
 @pytest.fixture
@@ -109,26 +69,32 @@ def test_between_the_sizes_that_are_compared_kernels_are_raced_while_there_is_ti
     bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch, in_time: bool
 ) -> None:
     raced: list[tuple[int, set[int]]] = []
+    searched: set[Config] = set()
     usual, ticks = bench.fake.time, repeat(0) if in_time else count(0, 60)
+    compared = compared_sizes(Range(1, 512))
+    sizes = [Range(1, size) if size > 1 else 1 for size in compared]
+
+    def measured() -> set[Config]:
+        return {c.config for m in sizes for c in bench.store.candidates(RANGE.with_(m=m), HOPPER.key, "sustained")}
 
     def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
         if options.m is not None:
+            searched.update(searched or measured())
             raced.append((options.m, {bench.fake.manifest(one).gemm.m_max for one in (package, *against.values())}))
         return usual(package, options, against=against, **rest)
 
     monkeypatch.setattr(bench.fake, "time", time)
     monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     record = tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS)).run()
-    compared = compared_sizes(Range(1, 512))
     assert {m for m, _ in raced} <= {*cut_sizes(Range(1, 512))} - {*compared}
     assert all(built == {min(size for size in compared if size > m)} for m, built in raced)
     assert bool(raced) is in_time
     assert bench._ahead == {}, "what was not raced in time is not built"
-    sizes = [Range(1, size) if size > 1 else 1 for size in compared]
-    measured = {one.config for m in sizes for one in bench.store.candidates(RANGE.with_(m=m), HOPPER.key, "sustained")}
+    before = searched or measured()
     kernels = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
-    new = [kernel.config for kernel in kernels if kernel.config not in measured]
+    new = [kernel.config for kernel in kernels if kernel.config not in before]
     assert bool(new) is in_time, "what was tried nowhere serves only by a race"
+    assert {kernel.config for kernel in kernels} <= measured(), "and is measured as the others are"
 
 
 def test_between_the_sizes_that_are_compared_the_races_come_first_where_most_is_at_stake(
@@ -193,7 +159,7 @@ def test_a_search_that_is_stopped_in_a_race_of_a_size_ends_with_one_kernel(
     usual, stop = bench.fake.time, threading.Event()
 
     def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
-        if not stop.is_set() and options.reason == "selection" and (options.m is not None) is between:
+        if not stop.is_set() and options.reason == ("smaller_m" if between else "selection"):
             stop.set()
             raise Cancelled("cancelled")
         return usual(package, options, against=against, **rest)
@@ -214,7 +180,7 @@ def test_between_two_races_or_certificates_the_caller_does_what_it_does_between_
     usual, certified = bench.fake.time, list[bool]()  # the first is the fallback's, ahead of the search
 
     def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
-        if options.reason == "selection":
+        if options.reason in ("selection", "smaller_m"):
             paused.remove("race")
         if options.m is not None:
             raced.append(options.m)

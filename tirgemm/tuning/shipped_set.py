@@ -4,6 +4,7 @@ parts built, certified and timed."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError
@@ -13,8 +14,9 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import contenders, losses_at, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
+from tirgemm.tuning.kernel_set.races_below import RacesBelow, latest_race, races_below, with_races
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
@@ -23,7 +25,6 @@ from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import RowsDiffer
 from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_differing, set_record
 from tirgemm.tuning.shipped_kernel import certified_shipped, failed_here
-from tirgemm.tuning.size_races import losses_at
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, TuningTask
 
@@ -35,11 +36,11 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
     """The parts, ascending, of a problem's range of m, cut by what was shipped of its sizes for this device class,
     driver and TVM, as the search that recorded it cut the range.
 
-    Between the sizes that were compared it is estimated what configs lose, as ``losses_everywhere`` does. None where
-    of a size that such a search tries nothing was shipped that counts, or nothing of the family whose default is
-    expected to be the fastest there. Of a size that was searched elsewhere what was raced on such a device counts, as
-    it does for the problem of a single m that the smallest one is. Configs in ``without`` are passed over, and others
-    in parts in which they failed.
+    Between the sizes that were compared the search's races say what configs lose, and where there was none it is
+    estimated, as ``losses_everywhere`` does. None where of a size that such a search tries nothing was shipped that
+    counts, or nothing of the family whose default is expected to be the fastest there. Of a size that was searched
+    elsewhere what was raced on such a device counts, as it does for the problem of a single m that the smallest one is.
+    Configs in ``without`` are passed over, and others in parts in which they failed.
     """
     whole = tuning.gemm.m
     assert isinstance(whole, Range)
@@ -47,6 +48,7 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
     problems: list[Gemm] = []
     losses: dict[Gemm, dict[Config, Loss]] = {}
     configs: dict[Config, None] = {}
+    races: RacesBelow = {}
     for size in cut_sizes(whole):
         gemm = tuning.gemm.with_(m=Range(whole.low, size))
         families = [family for family in tuning.families if refusal(family, gemm, tuning.device) is None]
@@ -65,9 +67,12 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
             return []
         problems.append(gemm)
         losses[gemm] = losses_at(times, _raced(offer.candidates, times) if offer.same else {}, tuning.seed)
+        races |= races_below(candidate for candidate in offer.candidates if offer.same and candidate.config in times)
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
-    everywhere = losses_everywhere(problems, contenders(losses.values()), losses, tuning.device, tuning.regime)
+    rivals = list(dict.fromkeys(chain(contenders(losses.values()), *races.values())))
+    estimated = losses_everywhere(problems, rivals, losses, tuning.device, tuning.regime)
+    everywhere = with_races(problems, estimated, races, tuning.seed)
     able = [config for config in servers(configs, everywhere) if config not in without]
     return _parts(tuning, problems, everywhere, able)
 
@@ -188,14 +193,14 @@ def _times(tuning: TuningTask, gemm: Gemm, offer: Offer) -> dict[Config, float]:
 
 def _raced(candidates: Sequence[Candidate], times: Collection[Config]) -> dict[Config, SampleSet]:
     """The samples of the latest race that chose among the candidates of a size."""
-    raced = [
-        (candidate.config, samples)
-        for candidate in candidates
-        for samples in candidate.sample_sets
-        if samples.reason == "selection" and candidate.config in times
-    ]
-    latest = max((str(samples.conditions.get("at", "")) for _, samples in raced), default="")
-    return {config: samples for config, samples in raced if str(samples.conditions.get("at", "")) == latest}
+    return latest_race(
+        [
+            (candidate.config, samples)
+            for candidate in candidates
+            for samples in candidate.sample_sets
+            if samples.reason == "selection" and candidate.config in times
+        ]
+    )
 
 
 def _tuning_of(whole: Tuning, part: SetPart) -> Tuning:

@@ -1,9 +1,9 @@
-"""Races at sizes of a range of m: what they show that configs lose, and those between the sizes that are compared."""
+"""Races at sizes of a range of m between those that a search compares."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,10 +12,12 @@ from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
+from tirgemm.tuning.kernel_set.losses import losses_at
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
+from tirgemm.tuning.kernel_set.races_below import kept
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.records import SampleSet
-from tirgemm.tuning.selection import ratio_low
+from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
+from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import TuningTask
 
 # At most so many are raced at a size, which are estimated to take at most so many times the best.
@@ -23,32 +25,14 @@ RACED, NEAR = 4, 1.15
 SAMPLES, SECONDS = 20, 0.25
 
 
-def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
-    """What everything that was measured at one size loses there: what was ``raced`` by that race, the others by the
-    microseconds that the search measured, as far as the race's times lie from its."""
-    if not raced:
-        best = min(measured.values())
-        return {config: Loss(us / best, us / best) for config, us in measured.items()}
-    times = {config: samples.median_us for config, samples in raced.items()}
-    fastest = min(times, key=lambda config: times[config])
-    scales = sorted(times[config] / measured[config] for config in times)
-    losses = {}
-    for config, us in measured.items():
-        ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
-        losses[config] = Loss(ratio, ratio)
-    for config, samples in raced.items():
-        shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=seed)
-        losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
-    return losses
-
-
 def race_between(
     whole: TuningTask,
     problems: Sequence[Gemm],
     losses: list[dict[Config, Loss]],
-    compared: Sequence[tuple[TuningTask, Selection]],
+    compared: Sequence[tuple[Tuning, Selection]],
     seconds: float,
     untried: Mapping[Gemm, Collection[Config]],
+    measure: Callable[[Sequence[Tuning], Mapping[Gemm, Sequence[Config]]], None],
 ) -> None:
     """Race what is estimated to be the fastest at those of ``problems`` that were not ``compared``, for about so many
     ``seconds``, and put what it loses in the place of the estimates in ``losses``. What is ``untried`` at a size stays
@@ -57,7 +41,8 @@ def race_between(
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
     built, and the others are built side by side. The races come first where most is at stake.
     What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
-    stopped. Raises Cancelled.
+    stopped. The samples become sample sets of the candidates at the size above, where a config that was not measured
+    is by ``measure``, if it is the fastest in a race. Raises Cancelled.
     """
     above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
@@ -94,6 +79,11 @@ def race_between(
         ratios = {config: loss.ratio for config, loss in losses[place].items() if config not in gone}
         if ratios and (place in raced or len(ratios) < len(losses[place])):
             losses[place] = losses_at(ratios, samples, whole.seed)
+    fastest = {min(samples, key=lambda config: samples[config].median_us) for samples in raced.values() if samples}
+    new = {size.tuning: [config for config in size.unrecorded if config in fastest] for size in above}
+    measure([*new], {tuning.gemm: configs for tuning, configs in new.items()})
+    for size in above:
+        size.record_measured()
 
 
 def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> float:
@@ -106,11 +96,12 @@ def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> fl
 @dataclass(frozen=True, slots=True)
 class _SizeAbove:
     """A size that was compared, and by config the kernels that are ``built`` for the range up to it; what ``failed`` to
-    build or to run between the sizes is tried once."""
+    build or to run between the sizes is tried once. ``unrecorded``: the samples of what is no measured candidate."""
 
-    tuning: TuningTask
+    tuning: Tuning
     built: dict[Config, Finalist]
     failed: set[Config] = field(default_factory=set)
+    unrecorded: dict[Config, list[SampleSet]] = field(default_factory=dict)
 
     def nearest(self, losses: Mapping[Config, Loss]) -> list[Config]:
         """What is estimated to be the fastest at a smaller size, of what may be built for this one."""
@@ -134,11 +125,24 @@ class _SizeAbove:
             entries = [self.built[config] for config in configs if config in self.built]
             if len(entries) < 2:
                 return {}
-            options = RaceOptions(tuning.regime, SAMPLES, SECONDS, seed=tuning.seed, m=gemm.m_max)
+            options = RaceOptions(tuning.regime, SAMPLES, SECONDS, SMALLER_M, tuning.seed, m=gemm.m_max)
             result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
         for entry in entries:
             if entry.name in result.failed:
                 mark_failed(tuning, entry.config, result.failed[entry.name])
                 self.failed.add(entry.config)
                 del self.built[entry.config]
-        return {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
+        samples = {f.config: kept(result.samples[f.name], gemm.m_max) for f in entries if f.name in result.samples}
+        for config, taken in samples.items():
+            self.unrecorded.setdefault(config, []).append(taken)
+        self.record_measured()
+        return samples
+
+    def record_measured(self) -> None:
+        """Give the samples to the records of what is a measured candidate."""
+        for config in [*self.unrecorded]:
+            key = self.tuning.evaluator.key(config)
+            candidate = self.tuning.store.candidate(key)
+            if candidate is not None and candidate.status is Status.MEASURED:
+                for samples in self.unrecorded.pop(config):
+                    self.tuning.store.add_samples(key, samples)

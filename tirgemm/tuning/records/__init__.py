@@ -15,9 +15,11 @@ from tirgemm.timings import SearchSummary, Timings
 
 # Why samples were taken. Those of ``selection`` choose a kernel, those of ``report`` are its figures: taken afterwards,
 # because a choice flatters the samples that it was made by.
-Reason = Literal["search", "selection", "report", "noise", "other_regime"]
+Reason = Literal["search", "selection", "report", "noise", "other_regime", "smaller_m"]
 # The search's own: of these a candidate's time is taken while it goes on.
 SEARCHED: tuple[Reason, ...] = ("search", "noise")
+# Of a kernel for a range of m at a smaller m than its largest, ``conditions["m"]``: by the search of a kernel set.
+SMALLER_M: Reason = "smaller_m"
 # The baseline of a search's samples that makes them comparable: one kernel of the problem, beside every other.
 YARDSTICK = "yardstick"
 

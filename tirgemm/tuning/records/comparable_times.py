@@ -20,7 +20,8 @@ from tirgemm.tuning.records.store import Store
 REFERENCES = ("torch.matmul", "numpy_f32")
 # A reference that is this many times faster or slower than usual was disturbed.
 _DISTURBED = 1.6
-# Why samples were taken. Races say more than the search's one after the other, and those that chose nothing most.
+# Why samples of a problem's own m were taken. Races say more than the search's one after the other, and those that
+# chose nothing most.
 _STAGES = ("search", "noise", "other_regime", "selection", "report")
 
 
@@ -58,8 +59,10 @@ def fastest(candidates: Sequence[Candidate], count: int = 1) -> list[Config]:
 
 
 def by_stage(sample_sets: Iterable[SampleSet], regime: Regime) -> list[SampleSet]:
-    """The sample sets that were taken in ``regime``, that which says most of a kernel's speed last."""
-    mine = [samples for samples in sample_sets if samples.conditions.get("regime", regime) == regime]
+    """The sample sets that were taken in ``regime`` at the problem's own m, that which says most of a kernel's speed
+    last."""
+    staged = [samples for samples in sample_sets if samples.reason in _STAGES]
+    mine = [samples for samples in staged if samples.conditions.get("regime", regime) == regime]
     return sorted(mine, key=lambda samples: _STAGES.index(samples.reason))
 
 

@@ -1,0 +1,157 @@
+"""Races between the sizes that a search of a range compares: kept with its records, shipped, and read again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.helpers.scripts import script
+from tests.helpers.shipped_files import ship
+from tests.tuning.kernel_set.expecting_bench import HOPPER, Expecting, ExpectingBench, expected_us
+from tirgemm.config import Config
+from tirgemm.gemm import Gemm, Range
+from tirgemm.tuning import search_loop, size_races, sweep
+from tirgemm.tuning.budget import Budget
+from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.kernel_set.races_below import races_below, with_races
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status
+from tirgemm.tuning.records.comparable_times import by_stage, comparable_times
+from tirgemm.tuning.records.offer import ENVIRONMENT
+from tirgemm.tuning.set_tuning import SetTuning, tuning_class
+from tirgemm.tuning.shipped_set import recorded_parts
+from tirgemm.tuning.verify.result import Verification
+from tirgemm.tuning_db import Database
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.shipped.records import ShippedRecords
+from tirgemm.tuning_db.transfer import export_records, read_candidates
+
+DEVICE = HOPPER.with_(environment=tuple((name, "1") for name in ENVIRONMENT["cuda"]))
+WHOLE = Gemm.parse("1..512x28672x4096:f16:nt")
+COMPARED = compared_sizes(Range(1, 512))
+BETWEEN = [m for m in cut_sizes(Range(1, 512)) if m not in COMPARED]
+
+
+def config(number: int) -> Config:
+    return Config("wgmma", (("tile_m", number),))
+
+
+def candidate(gemm: Gemm, number: int, *samples: SampleSet) -> Candidate:
+    return Candidate(gemm, DEVICE.key, "sustained", config(number), Status.MEASURED, sample_sets=samples)
+
+
+def raced(us: float, m: int, at: str) -> SampleSet:
+    return SampleSet((us,) * 5, "smaller_m", conditions={"m": m, "at": at})
+
+
+def test_the_latest_race_at_each_m_counts() -> None:
+    first = candidate(WHOLE, 1, SampleSet((5.0,)), raced(2.0, 200, "1"), raced(3.0, 200, "2"), raced(4.0, 300, "1"))
+    second = candidate(WHOLE, 2, raced(1.0, 200, "1"), raced(6.0, 300, "1"))
+    third = candidate(WHOLE, 3, raced(9.0, 200, "2"), SampleSet((5.0,), "selection", conditions={"m": 200}))
+    races = races_below([first, second, third])
+    medians = {m: {one["tile_m"]: samples.median_us for one, samples in of_m.items()} for m, of_m in races.items()}
+    assert medians == {200: {1: 3.0, 3: 9.0}, 300: {1: 4.0, 2: 6.0}}
+
+
+def test_a_race_counts_for_more_than_an_estimate_where_two_ran() -> None:
+    problems = [WHOLE.with_(m=Range(1, m)) for m in (200, 300, 400)]
+    estimated = [{config(1): Loss(1.0, 1.0), config(2): Loss(1.1, 1.1)}] * 3
+    races = {
+        200: {config(1): raced(20.0, 200, ""), config(2): raced(10.0, 200, ""), config(9): raced(1.0, 200, "")},
+        300: {config(2): raced(10.0, 300, "")},
+    }
+    shown = with_races(problems, estimated, races, 0)
+    assert {one["tile_m"]: loss.ratio for one, loss in shown[0].items()} == {1: 2.0, 2: 1.0}
+    assert shown[1:] == estimated[1:]
+
+
+def test_a_race_at_a_smaller_m_says_nothing_of_the_largest() -> None:
+    both = candidate(WHOLE, 1, SampleSet((5.0,)), raced(2.0, 200, "1"))
+    assert both.search_us == 5.0
+    assert comparable_times([both, candidate(WHOLE, 2, raced(1.0, 200, "1"))]) == {config(1): 5.0}
+    assert by_stage(both.sample_sets, "sustained") == [both.sample_sets[0]]
+
+
+class Surprising(Expecting):
+    """Between the sizes that are compared a kernel takes up to a fifth longer than expected."""
+
+    def time(self, package: bytes, options: RaceOptions, *, against: dict[str, bytes], **rest: Any) -> SampleSet:
+        usual = super().time(package, options, against=against, **rest)
+        longer = {name: self._longer(each, options) for name, each in {"": package, **against}.items()}
+        beside = {name: tuple(us * longer[name] for us in taken) for name, taken in usual.baselines.items()}
+        self.clock.now += 1.0
+        under = {"at": f"{self.clock.now:09.1f}", "fingerprint": DEVICE.fingerprint, "regime": options.regime}
+        return SampleSet(tuple(us * longer[""] for us in usual.samples_us), options.reason, beside, under)
+
+    def evaluate(self, package: bytes, regime: str, **rest: Any) -> tuple[Verification, SampleSet]:
+        verification, samples = super().evaluate(package, regime, **rest)
+        under = {"at": f"{self.clock.now:09.1f}", "fingerprint": DEVICE.fingerprint}
+        return verification, SampleSet(samples.samples_us, conditions=under)
+
+    def _longer(self, package: bytes, options: RaceOptions) -> float:
+        return 1.0 if options.m is None else longer(self.manifest(package).config, options.m)
+
+
+def longer(config: Config, m: int) -> float:
+    """By how much a kernel takes longer than expected between the sizes."""
+    return 1.0 + 0.2 * hashlib.sha256(f"{config.digest}{m}".encode()).digest()[0] / 255
+
+
+def bench_on(database: Database, records: ShippedRecords) -> ExpectingBench:
+    bench = ExpectingBench()
+    bench.device = DEVICE
+    bench.store = LayeredStore(database, records)
+    bench.store.put_device(DEVICE)
+    bench.measurer = bench.fake = Surprising(bench)
+    bench.fake.offered = ()
+    return bench
+
+
+def served(parts: Iterable[tuple[Gemm, Config]]) -> dict[int, Config]:
+    """What serves each m between the sizes that are compared."""
+    ranges = [(gemm.m_min, gemm.m_max, config) for gemm, config in parts]
+    return {m: next(config for low, high, config in ranges if low <= m <= high) for m in BETWEEN}
+
+
+def shipped(folder: Path, records: ShippedRecords) -> dict[int, Config]:
+    with Database.embedded(folder) as database:
+        parts = recorded_parts(SetTuning(WHOLE, bench_on(database, records), "sustained"))
+        return served((part.gemm, part.config) for part in parts)
+
+
+def slowdowns(configs: Mapping[int, Config], others: Mapping[int, Config]) -> list[float]:
+    """How much longer the configs take than the others at each m."""
+    times = [[expected_us(WHOLE.with_(m=m), of[m]) * longer(of[m], m) for m in BETWEEN] for of in (configs, others)]
+    return [ours / theirs for ours, theirs in zip(*times, strict=True)]
+
+
+def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every m between the sizes that are compared it has what the search chose there."""
+    with Database.embedded(tmp_path / "here") as database:
+        bench = bench_on(database, ShippedRecords(tmp_path))
+        for timed in (search_loop, sweep):
+            monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: bench.clock.now))
+        monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
+        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0)).run()
+        members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
+        chosen = served((member.gemm, member.config) for member in members)
+        export_records(database, tmp_path / "records.jsonl.gz")
+    module: Any = script("scripts/ship_records.py")
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    (path,), _ = module.ship_sets([tmp_path / "records.jsonl.gz"], folder)
+    packed = [*read_candidates(path)]
+    below = {samples.conditions["m"] for one in packed for samples in one.sample_sets if samples.reason == "smaller_m"}
+    assert below == {*BETWEEN}
+    of_races = slowdowns(shipped(tmp_path / "there", ShippedRecords(folder)), chosen)
+    searched = [c.with_(sample_sets=tuple(s for s in c.sample_sets if s.reason in SEARCHED)) for c in packed]
+    without = ship(tmp_path / "without", DEVICE, [], searched)
+    estimated = slowdowns(shipped(tmp_path / "elsewhere", without), chosen)
+    assert max(of_races) <= 1.0
+    assert max(estimated) > 1.05
