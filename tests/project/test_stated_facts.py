@@ -188,6 +188,38 @@ def test_each_goal_of_held_out_problems_is_compared_without_siblings_too() -> No
         assert worst.get(row["variant"], row["t2_worst"]) == row["t2_worst"]
 
 
+def model_speeds(device: str) -> dict[str, tuple[str, str]]:
+    """Geometric mean and least of each column of a device's table of whole models."""
+    lines = re.findall(r"^\| (?:model|geomean) .*", table("results.md", f"{device}/models"), re.M)
+    head, total = ([cell.strip() for cell in line.split("|")] for line in lines)
+    pairs = {name: re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell) for name, cell in zip(head, total, strict=True)}
+    return {name: (pair[1], pair[2]) for name, pair in pairs.items() if pair}
+
+
+def test_the_goals_of_whole_models_are_compared_with_the_tables_figures() -> None:
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    h200, h100 = model_speeds("nvidia-h200"), model_speeds("nvidia-h100-80gb-hbm3")
+    graphs = [[of[f"{name}, graph"] for name in ("tirgemm", "tirgemm_set", "tirgemm_pdl")] for of in (h200, h100)]
+    means = [", ".join(mean for mean, _ in of) for of in graphs]
+    assert f"| mean: 1.04 | {means[0]} | {means[1]} | yes, but with sets on the H100 |" in text
+    assert f"| mean, later: 1.06 | {means[0]} | {means[1]} | no |" in text
+    reached = [[float(mean) >= 1.04 for mean, _ in of] for of in graphs]
+    assert reached == [[True, True, True], [True, False, True]]
+    assert max(float(mean) for of in graphs for mean, _ in of) < 1.06
+    least = [min(least for _, least in of) for of in graphs]
+    none = f"none beyond the spread of its samples; the least {least[0]} | none; the least {least[1]} | yes |"
+    assert f"| none slower | {none}" in text
+    assert "beyond the spread of the samples (95 %): none." in table("results.md", "nvidia-h200/models")
+    (slower,) = re.findall(r"\(95 %\): (.*)", table("results.md", "nvidia-h100-80gb-hbm3/models"))
+    assert ", graph, " not in slower
+    eager = {name.removesuffix(", eager"): of for name, of in h200.items() if name.endswith(", eager")}
+    assert (
+        f"the mean is {eager['tirgemm'][0]} with a kernel for each number of tokens (the least {eager['tirgemm'][1]}), "
+        f"{eager['tirgemm_pdl'][0]} with dependent launches ({eager['tirgemm_pdl'][1]}), "
+        f"{eager['tirgemm_set'][0]} with sets ({eager['tirgemm_set'][1]})."
+    ) in text
+
+
 def won(regime: str, knob: str, *classes: int) -> dict[str, int]:
     """How many shapes of these classes of m each choice of a knob won, by the table of knobs."""
     part = table("results.md", "nvidia-h200/knobs").partition(f"{regime}; ")[2].partition("isolated; ")[0]
