@@ -58,10 +58,10 @@ def dropped(
     """The kernels without which one of the calls is faster, with its time over that without them.
 
     ``linears`` are all of the model that kernels of ``table`` compute. Where a call with what is left of its kernels is
-    not faster than PyTorch's in all turns but one, nor in enough of more turns, all of them are dropped. A call that
-    shares a kernel with one that dropped it is raced again without it. On a GPU with ``graph`` calls are captured in
-    CUDA graphs, all in one memory pool. A call that cannot be raced is logged, and drops none; what was left to
-    PyTorch before is so again.
+    not faster than PyTorch's in all turns but one, nor in enough of more turns, all of them are dropped: first those
+    that had lost before, and the others where these alone are not faster either. A call that shares a kernel with one
+    that dropped it is raced again without it. On a GPU with ``graph`` calls are captured in CUDA graphs, all in one
+    memory pool. A call that cannot be raced is logged, and drops none; what was left to PyTorch before is so again.
     """
     kept = dict.fromkeys(kernel for call in calls for kernel in call.kernels)
     lost: dict[RacedKernel, float] = {}
@@ -131,9 +131,13 @@ def _dropped(call: RacedCall, offered: Collection[RacedKernel], timer: _CallTime
         if not slower:
             if of_all.median < 1 <= of_all.high:
                 of_all = _ratio_by_more_turns(call, kept, others, timer)
-            if of_all.high >= 1:
-                lost |= dict.fromkeys(kept, of_all.median)
-            break
+            if of_all.high < 1:
+                break
+            again = [each for each in kept if each.excluded is not None]
+            gone = again if 0 < len(again) < len(kept) else kept
+            lost |= dict.fromkeys(gone, of_all.median)
+            kept = [each for each in kept if each not in gone]
+            continue
         worst = max(slower, key=lambda each: without[each].median)
         kept.remove(worst)
         lost[worst] = without[worst].median

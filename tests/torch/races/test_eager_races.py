@@ -184,6 +184,29 @@ def test_calls_that_are_not_faster_in_all_turns_but_one_are_looked_at_by_more_tu
     assert (lost(5), taken) == ({kernel: 1.1}, [9]), "its median is slower"
 
 
+@pytest.mark.parametrize("alone", [0.9, 1.0])
+def test_where_what_is_offered_again_takes_the_gain_of_the_others_these_are_looked_at_without_it(alone: float) -> None:
+    """``alone``: the time of the call with those alone, of PyTorch's."""
+    from tirgemm.torch import model_race
+    from tirgemm.torch.model_race import RacedCall, RacedKernel
+
+    nothing: Any = None
+    kept, again, other = (RacedKernel(nothing, nothing, (), excluded) for excluded in (None, (nothing, 1.02), None))
+    first_round = True
+
+    class Timer:
+        def samples(self, _call: Any, states: Any, _times: int = 1) -> dict[str, list[float]]:
+            """Without what is offered again it is faster, in seven turns of nine: too few to say so."""
+            nonlocal first_round
+            noisy = {frozenset({kept, other}): [0.98] * 7 + [1.02] * 2 if first_round else [alone] * 9}
+            first_round = False
+            return {way: noisy.get(state, [1.0] * 9) for way, state in states.items()}
+
+    timer: Any = Timer()
+    lost = model_race._dropped(RacedCall(lambda: None, (kept, again, other)), [kept, again, other], timer)
+    assert lost == {again: 1.0} | ({} if alone < 1 else {kept: 1.0, other: 1.0})
+
+
 def test_a_paired_ratio_leaves_out_as_many_turns_as_a_sign_test_does() -> None:
     from tirgemm.torch.alternation import paired_ratio
 
