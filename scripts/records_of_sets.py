@@ -11,13 +11,14 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range, Regime
-from tirgemm.tuning.kernel_set.losses import contenders, losses_at, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import servers
-from tirgemm.tuning.kernel_set.races_below import RacesBelow, races_below, with_races
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest
+from tirgemm.tuning.records.races_below import RacesBelow, races_below
 from tirgemm.tuning.shipped_set import OFFERED
+from tirgemm.tuning.size_races import losses_at, with_races
 
 # A problem, of a kernel set that at the smallest m of its range, the device class and the regime.
 SetKey = tuple[Gemm, str, Regime]

@@ -23,7 +23,7 @@ from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.losses import contenders, losses_at, losses_everywhere, untried
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere, untried
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
@@ -33,7 +33,7 @@ from tirgemm.tuning.records.offer import joint_origin
 from tirgemm.tuning.records.row_signatures import RowsDiffer
 from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, built_member, mark_differing, set_record
 from tirgemm.tuning.shipped_set import OFFERED, recorded_parts, shipped_set
-from tirgemm.tuning.size_races import race_between
+from tirgemm.tuning.size_races import losses_at, race_between
 from tirgemm.tuning.sweep import Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control

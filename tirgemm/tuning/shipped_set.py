@@ -14,17 +14,18 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.losses import contenders, losses_at, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
-from tirgemm.tuning.kernel_set.races_below import RacesBelow, latest_race, races_below, with_races
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
 from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.offer import Offer
+from tirgemm.tuning.records.races_below import RacesBelow, latest_race, races_below
 from tirgemm.tuning.records.row_signatures import RowsDiffer
 from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_differing, set_record
 from tirgemm.tuning.shipped_kernel import certified_shipped, failed_here
+from tirgemm.tuning.size_races import losses_at, with_races
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, TuningTask
 

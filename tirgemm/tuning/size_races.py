@@ -1,4 +1,4 @@
-"""Races at sizes of a range of m between those that a search compares."""
+"""Races at sizes of a range of m: what they show that configs lose, and those between the sizes that are compared."""
 
 from __future__ import annotations
 
@@ -12,17 +12,49 @@ from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
-from tirgemm.tuning.kernel_set.losses import losses_at
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
-from tirgemm.tuning.kernel_set.races_below import kept
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
+from tirgemm.tuning.records.races_below import RacesBelow, kept
+from tirgemm.tuning.selection import ratio_low
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import TuningTask
 
 # At most so many are raced at a size, which are estimated to take at most so many times the best.
 RACED, NEAR = 4, 1.15
 SAMPLES, SECONDS = 20, 0.25
+
+
+def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
+    """What everything that was measured at one size loses there: what was ``raced`` by that race, the others by the
+    microseconds that the search measured, as far as the race's times lie from its."""
+    if not raced:
+        best = min(measured.values())
+        return {config: Loss(us / best, us / best) for config, us in measured.items()}
+    times = {config: samples.median_us for config, samples in raced.items()}
+    fastest = min(times, key=lambda config: times[config])
+    scales = sorted(times[config] / measured[config] for config in times)
+    losses = {}
+    for config, us in measured.items():
+        ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
+        losses[config] = Loss(ratio, ratio)
+    for config, samples in raced.items():
+        shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=seed)
+        losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
+    return losses
+
+
+def with_races(
+    problems: Sequence[Gemm], losses: Sequence[Mapping[Config, Loss]], races: RacesBelow, seed: int
+) -> list[dict[Config, Loss]]:
+    """``losses`` at each of ``problems`` with what the races at their m show in the place of what is estimated, where
+    two or more of the configs were raced."""
+    shown = []
+    for gemm, at_size in zip(problems, losses, strict=True):
+        raced = {config: samples for config, samples in races.get(gemm.m_max, {}).items() if config in at_size}
+        ratios = {config: loss.ratio for config, loss in at_size.items()}
+        shown.append(losses_at(ratios, raced, seed) if len(raced) > 1 else dict(at_size))
+    return shown
 
 
 def race_between(

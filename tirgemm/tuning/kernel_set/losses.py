@@ -19,8 +19,6 @@ from tirgemm.families import family_named
 from tirgemm.families.choice import expected_times_us
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.kernel_set.partition import Loss
-from tirgemm.tuning.records import SampleSet
-from tirgemm.tuning.selection import ratio_low
 
 Floats = npt.NDArray[np.float64]
 # Of each size so many of the fastest are looked at between sizes.
@@ -28,25 +26,6 @@ _CONTENDERS = 16
 # Of the logarithm by which a config took longer than expected at one size, so much is expected at others: on an H200
 # 0.27 of it was there at sizes between (189 configs of six layers, each searched there by itself).
 CARRIED = 0.3
-
-
-def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
-    """What everything that was measured at one size loses there: what was ``raced`` by that race, the others by the
-    microseconds that the search measured, as far as the race's times lie from its."""
-    if not raced:
-        best = min(measured.values())
-        return {config: Loss(us / best, us / best) for config, us in measured.items()}
-    times = {config: samples.median_us for config, samples in raced.items()}
-    fastest = min(times, key=lambda config: times[config])
-    scales = sorted(times[config] / measured[config] for config in times)
-    losses = {}
-    for config, us in measured.items():
-        ratio = max(1.0, us * scales[len(scales) // 2] / times[fastest])
-        losses[config] = Loss(ratio, ratio)
-    for config, samples in raced.items():
-        shown = ratio_low(samples.samples_us, raced[fastest].samples_us, seed=seed)
-        losses[config] = Loss(times[config] / times[fastest], max(1.0, shown))
-    return losses
 
 
 def contenders(measured: Iterable[Mapping[Config, Loss]]) -> list[Config]:

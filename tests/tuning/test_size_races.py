@@ -18,14 +18,15 @@ from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning import search_loop, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.kernel_set.partition import Loss
-from tirgemm.tuning.kernel_set.races_below import races_below, with_races
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import by_stage, comparable_times
 from tirgemm.tuning.records.offer import ENVIRONMENT
+from tirgemm.tuning.records.races_below import races_below
 from tirgemm.tuning.set_tuning import SetTuning, tuning_class
 from tirgemm.tuning.shipped_set import recorded_parts
+from tirgemm.tuning.size_races import with_races
 from tirgemm.tuning.verify.result import Verification
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore

@@ -7,13 +7,10 @@ of its time at that size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tirgemm.config import Config
-from tirgemm.gemm import Gemm
-from tirgemm.tuning.kernel_set.losses import losses_at
-from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.records import SMALLER_M, Candidate, SampleSet
 
 # By m, the samples of each config of one race there.
@@ -39,19 +36,6 @@ def latest_race(raced: Sequence[tuple[Config, SampleSet]]) -> dict[Config, Sampl
     """Of sample sets of several races those of the latest, all of which began at one time."""
     latest = max((_began(samples) for _, samples in raced), default="")
     return {config: samples for config, samples in raced if _began(samples) == latest}
-
-
-def with_races(
-    problems: Sequence[Gemm], losses: Sequence[Mapping[Config, Loss]], races: RacesBelow, seed: int
-) -> list[dict[Config, Loss]]:
-    """``losses`` at each of ``problems`` with what the races at their m show in the place of what is estimated, where
-    two or more of the configs were raced."""
-    shown = []
-    for gemm, at_size in zip(problems, losses, strict=True):
-        raced = {config: samples for config, samples in races.get(gemm.m_max, {}).items() if config in at_size}
-        ratios = {config: loss.ratio for config, loss in at_size.items()}
-        shown.append(losses_at(ratios, raced, seed) if len(raced) > 1 else dict(at_size))
-    return shown
 
 
 def _began(samples: SampleSet) -> str:
