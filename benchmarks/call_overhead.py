@@ -51,7 +51,7 @@ from verification import command
 GEMMS = {"cuda": "16x64x128:f16:nt", "cpu": "1x16x16:f32:nt"}
 FAMILIES = {"cuda": "simt", "cpu": "x86"}
 MEMBERS = 8
-WAYS = {
+CALLS = {
     "raw": "raw(a, b, out)",
     "raw_set": "raw_set(a, b, out)",
     "kernel_out": "kernel(a, b, out=out)",
@@ -87,7 +87,7 @@ extern "C" int launches(Launch launch, void* function, void* stream, int count) 
 BLOCK = 500
 BLOCKS = 60
 LAYERS = {"cpu": "1x4096x4096:f32:nt"}
-LAYER_WAYS = {"layer": "layer(x)", "layer_packed": "packed(x)", "torch.layer": "F.linear(x, weight)"}
+LAYER_CALLS = {"layer": "layer(x)", "layer_packed": "packed(x)", "torch.layer": "F.linear(x, weight)"}
 LAYER_BLOCK = 2
 
 
@@ -136,7 +136,10 @@ def main() -> int:
     }
     synchronise = torch.cuda.synchronize if device.kind == "cuda" else _nothing
     about = environment(device, Path(__file__).parents[1], options.commit)
-    groups = [(gemm, WAYS, names, BLOCK), *((each.gemm, LAYER_WAYS, layer_names(each), LAYER_BLOCK) for each in layers)]
+    groups = [
+        (gemm, CALLS, names, BLOCK),
+        *((each.gemm, LAYER_CALLS, layer_names(each), LAYER_BLOCK) for each in layers),
+    ]
     rows: list[dict[str, Any]] = []
     for (problem, ways, scope, calls), (binary, _) in zip(groups, built, strict=True):
         blocks = {way: partial(block_of, Timer(call, globals=scope), synchronise, calls) for way, call in ways.items()}
@@ -162,7 +165,7 @@ def build(bench: Workbench, gemm: Gemm) -> tuple[Binary, bytes]:
 
 
 def layer_names(kernel: Kernel) -> dict[str, Any]:
-    """What LAYER_WAYS call: a layer that packs its weight for each call, one that keeps it, and PyTorch's product."""
+    """What LAYER_CALLS call: a layer that packs its weight for each call, one that keeps it, and PyTorch's product."""
     import torch
 
     gemm, dtype = kernel.gemm, getattr(torch, DTYPE_NAMES[kernel.gemm.dtype])

@@ -55,7 +55,7 @@ def row(ranked: HeldOut, published: Collection[Gemm]) -> dict[str, Any]:
         "times_away": None if ranked.times_away == float("inf") else round(ranked.times_away, 3),
         "estimate": [round(share, 5) for share in ranked.estimate],
         "model": [round(share, 5) for share in ranked.model],
-    } | ({"others": [round(share, 5) for share in ranked.others]} if ranked.others else {})
+    } | ({"others": [round(share, 5) for share in ranked.by_other_devices]} if ranked.by_other_devices else {})
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range, Regime
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import servers
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate
@@ -104,7 +104,7 @@ def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Co
     problems = [
         gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low or whole.low in sizes
     ]
-    rivals = [*dict.fromkeys(chain(contenders(measured.values()), *races.values()))]
+    rivals = [*dict.fromkeys(chain(fast_configs(measured.values()), *races.values()))]
     estimated = losses_everywhere(problems, rivals, measured, device, regime)
     return {*servers(offered, with_races(problems, estimated, races, 0))}
 

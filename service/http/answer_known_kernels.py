@@ -60,7 +60,7 @@ class AnswerKnownKernels:
 
     async def _known(self, body: bytes, caller: ApiKey | None) -> KnownAnswer | None:
         """The answer to a body; None where there is none, and where the route has to say what is wrong."""
-        known, answers = self.state.known, self.state.metrics.answers
+        known, answers = self.state.known_answers, self.state.metrics.answers
         answer = await known.find(body, caller)
         if answer is not None:
             answers.labels("memory").inc()

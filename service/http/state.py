@@ -46,7 +46,7 @@ class ServiceState:
     ``explainer`` has a process of its own, to be closed with the database, where all is compiled and disassembled that
     is looked at; ``watch`` is whom everybody waits with;
     ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
-    the ``known`` answers, which hold as long as the ``recent`` look at the database; others are found by ``lookups``.
+    the ``known_answers``, which hold as long as the ``recent`` look at the database; others are found by ``lookups``.
     ``memory`` is what the server processes of the service share; ``candidates_after`` is where they begin to count
     candidates, by default with the next one.
     ``metrics`` are for Prometheus, ``overview`` is for the front page, ``histories`` are for those of jobs,
@@ -66,7 +66,7 @@ class ServiceState:
     documents: KernelDocuments = field(default_factory=KernelDocuments)
     kernel_pages: KernelPages = field(init=False)
     recent: SnapshotCache = field(init=False)
-    known: KnownAnswers = field(init=False)
+    known_answers: KnownAnswers = field(init=False)
     lookups: KernelLookups = field(init=False)
     metrics: Metrics = field(init=False)
     overview: OverviewReader = field(init=False)
@@ -79,7 +79,7 @@ class ServiceState:
         self.kernel_pages = KernelPages(self.database, self.documents)
         self.access = AccessControl(self.database, self.settings, self.stopping, self.memory.buckets)
         self.snapshots = SnapshotCache(self.queue, self.settings.alive_seconds, self.memory)
-        self.known = KnownAnswers(self.database, self.snapshots, self.access, self.memory)
+        self.known_answers = KnownAnswers(self.database, self.snapshots, self.access, self.memory)
         self.lookups = KernelLookups(self.database)
         figures = FigureReader(self.database, self.settings.lease_seconds, self.candidates_after)
         self.metrics = Metrics(figures, in_group=self.memory.processes > 1)

@@ -79,9 +79,9 @@ def test_a_device_without_a_model_takes_that_of_a_device_alike() -> None:
 def test_a_model_of_other_devices_alone_ranks_beside_the_whole_one() -> None:
     problems, others = rows_of(slow_pingpong), rows_of(as_estimated)
     ranked = list(training.held_out(problems, H200, 2, others, apart=True))
-    assert [each.others for each in ranked] != [each.model for each in ranked]
-    assert all(len(each.others) == len(training.FIRST) for each in ranked)
-    assert not any(each.others for each in training.held_out(problems, H200, 2, others))
+    assert [each.by_other_devices for each in ranked] != [each.model for each in ranked]
+    assert all(len(each.by_other_devices) == len(training.FIRST) for each in ranked)
+    assert not any(each.by_other_devices for each in training.held_out(problems, H200, 2, others))
 
 
 def test_what_another_device_tells_of_the_n_and_k_of_a_problem_is_held_out_with_it() -> None:

@@ -212,7 +212,7 @@ class HeldOut:
     the 1, 4 and 8 configs ranked first, by the estimates and by the model.
 
     ``times_away``: how many times a size differs from that of the nearest problem that was trained on; ``covered``:
-    whether the model says that it knows such problems. ``others``: by a model of the other devices alone, where one was
+    whether the model says that it knows such problems. ``by_other_devices``: by a model of those alone, where one was
     trained."""
 
     gemm: Gemm
@@ -222,7 +222,7 @@ class HeldOut:
     covered: bool
     estimate: tuple[float, ...]
     model: tuple[float, ...]
-    others: tuple[float, ...] = ()
+    by_other_devices: tuple[float, ...] = ()
 
 
 def held_out(

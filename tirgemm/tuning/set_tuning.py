@@ -23,7 +23,7 @@ from tirgemm.timings import SearchEnd, SearchSummary
 from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere, untried
+from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere, untried
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
@@ -112,7 +112,7 @@ class SetTuning(Tuning):
         measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
         problems = self._cut_problems(measured)
         new = untried(problems, self._proposed(), measured)
-        rivals = list(dict.fromkeys(itertools.chain(contenders(measured.values()), *new.values())))
+        rivals = list(dict.fromkeys(itertools.chain(fast_configs(measured.values()), *new.values())))
         losses = losses_everywhere(problems, rivals, measured, self.device, self.regime, new)
         if len(problems) > len(measured):
             self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")

@@ -14,7 +14,7 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.losses import contenders, losses_everywhere
+from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
@@ -71,7 +71,7 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
         races |= races_below(candidate for candidate in offer.candidates if offer.same and candidate.config in times)
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
-    rivals = list(dict.fromkeys(chain(contenders(losses.values()), *races.values())))
+    rivals = list(dict.fromkeys(chain(fast_configs(losses.values()), *races.values())))
     estimated = losses_everywhere(problems, rivals, losses, tuning.device, tuning.regime)
     everywhere = with_races(problems, estimated, races, tuning.seed)
     able = [config for config in servers(configs, everywhere) if config not in without]

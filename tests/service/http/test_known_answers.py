@@ -295,11 +295,11 @@ def test_what_was_read_before_a_change_is_not_kept_after_it(service: Service) ->
     answer = KnownAnswer(Rendered(b"{}", '"x"'), "abc", service.store.put_blob(b"artifact"), 0)
 
     async def scenario() -> object:
-        seen = await state.known.state()
+        seen = await state.known_answers.state()
         stored(service)
-        await state.known.state()
-        state.known.keep(b"body", answer, seen)
-        return await state.known.find(b"body", None)
+        await state.known_answers.state()
+        state.known_answers.keep(b"body", answer, seen)
+        return await state.known_answers.find(b"body", None)
 
     assert asyncio.run(scenario()) is None
 

@@ -18,7 +18,7 @@ from tirgemm.tuning import default_set as default_set_module
 from tirgemm.tuning.default_set import MOST_DEFAULTS, default_parts
 from tirgemm.tuning.kernel_set import losses as losses_module
 from tirgemm.tuning.kernel_set import segments as segments_module
-from tirgemm.tuning.kernel_set.losses import CARRIED, contenders, losses_everywhere, untried
+from tirgemm.tuning.kernel_set.losses import CARRIED, fast_configs, losses_everywhere, untried
 from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.kernel_set.segments import MOST_KERNELS, valid_segments
 
@@ -96,7 +96,7 @@ def test_what_was_measured_at_the_next_size_below_or_above_is_not_untried() -> N
 def test_of_each_size_the_fastest_are_looked_at_between_sizes() -> None:
     made = [Config("made_up", (("tile", tile),)) for tile in range(40)]
     sizes = [{config: Loss(float(1 + place), 1.0) for place, config in enumerate(made[i:])} for i in (0, 10)]
-    assert contenders(sizes) == made[:26]
+    assert fast_configs(sizes) == made[:26]
 
 
 def test_times_of_many_configs_and_problems_are_those_of_each_alone() -> None:

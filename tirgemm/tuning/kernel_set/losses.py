@@ -22,15 +22,15 @@ from tirgemm.tuning.kernel_set.partition import Loss
 
 Floats = npt.NDArray[np.float64]
 # Of each size so many of the fastest are looked at between sizes.
-_CONTENDERS = 16
+_FAST = 16
 # Of the logarithm by which a config took longer than expected at one size, so much is expected at others: on an H200
 # 0.27 of it was there at sizes between (189 configs of six layers, each searched there by itself).
 CARRIED = 0.3
 
 
-def contenders(measured: Iterable[Mapping[Config, Loss]]) -> list[Config]:
+def fast_configs(measured: Iterable[Mapping[Config, Loss]]) -> list[Config]:
     """What is among the fastest at one of the sizes that were measured, and may be the fastest between two of them."""
-    fastest = (sorted(at_size, key=lambda config: at_size[config].ratio)[:_CONTENDERS] for at_size in measured)
+    fastest = (sorted(at_size, key=lambda config: at_size[config].ratio)[:_FAST] for at_size in measured)
     return list(dict.fromkeys(config for configs in fastest for config in configs))
 
 

@@ -129,7 +129,7 @@ class Evolution:
         taken: set[Point] = set()
         for position, schedule in enumerate(schedules):
             point = annotated_point(schedule, self.filter.annotation_names)
-            if point is None or point in self.filter.known or point in taken:
+            if point is None or point in self.filter.seen_points or point in taken:
                 continue
             taken.add(point)
             (ranked if position < best else random).append(point)

@@ -33,7 +33,7 @@ class ProposalFilter:
         self.families: dict[str, Family] = {family.name: family for family in families}
         self.spaces: dict[str, Space] = {name: f.space(gemm, device) for name, f in self.families.items()}
         self.annotation_names = annotation_names(self.spaces.values())
-        self.known: set[Point] = set()
+        self.seen_points: set[Point] = set()
         self.pruned: Counter[str] = Counter()
         self.examples: dict[str, list[tuple[Config, str]]] = {}
         self.repeats = 0
@@ -75,7 +75,7 @@ class ProposalFilter:
         """Whether the search may go on with ``point``; None stands for a trace of another space."""
         if point is None or not self.valid(point):
             return False
-        if point not in self.known:
+        if point not in self.seen_points:
             return True
         if point in self._seeds:
             self._seeds.discard(point)

@@ -153,10 +153,10 @@ class Search:
             raise InvalidRequest(f"a search was asked for {count} proposals; ask for at least 1")
         draw = self._random()
         picks = self.first()[:count]
-        self.filter.known.update(picks)
+        self.filter.seen_points.update(picks)
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
-            self.filter.known.update(picks)
+            self.filter.seen_points.update(picks)
         times = self._predicted_us(picks)
         return [Proposal(self.filter.config(point), us) for point, us in zip(picks, times, strict=True)]
 
@@ -200,7 +200,7 @@ class Search:
         that are valid here, what is fast in problems of the same sizes, and what is expected to be the best."""
         best, *others = [point_of(self.filter.spaces[config.family], config) for config in self._opening]
         points = dict.fromkeys([best, *self._valid(self.offered), *self._fast_of_same_sizes, *others])
-        return [point for point in points if point not in self.filter.known]
+        return [point for point in points if point not in self.filter.seen_points]
 
     def _valid(self, configs: Iterable[Config]) -> list[Point]:
         """The points of those configs that today's spaces have and the rules accept."""
@@ -228,7 +228,7 @@ class Search:
         """A part from the neighbourhood of what is fast, the others from the evolution."""
         whole = count * self.near_shares[len(self._times) >= NEAR_FIRST]
         near = self._near(int(whole) + (draw.random() < whole % 1))
-        self.filter.known.update(near)
+        self.filter.seen_points.update(near)
         return near + (self._evolved(count - len(near), draw) if len(near) < count else [])
 
     def _near(self, count: int) -> list[Point]:
@@ -243,7 +243,7 @@ class Search:
             )
         known = {config: us for config, us in self._times.items() if config.family == family.name}
         space = self.filter.spaces[family.name]
-        flying = [self.filter.config(p) for p in self.filter.known if p.family == family.name]
+        flying = [self.filter.config(p) for p in self.filter.seen_points if p.family == family.name]
         configs = self._neighbourhoods[family.name].next(count, known, self._borrowed(family.name), flying)
         return [point_of(space, config) for config in configs]
 
@@ -265,7 +265,7 @@ class Search:
         left = self._left() if self._size <= ENUMERATED else None
         if left is not None and len(left) <= max(ALL_SCORED, 2 * count):
             return self._best_of(left, count, explore, draw)
-        self._kept = [point for point in self._kept if point not in self.filter.known]
+        self._kept = [point for point in self._kept if point not in self.filter.seen_points]
         self._proposed_of_kept += count
         if self._proposed_of_kept <= PROPOSED_OF_KEPT and len(self._kept) > 2 * count:
             return self._best_of(self._kept, count, explore, draw)
@@ -275,9 +275,9 @@ class Search:
         if len(picks) > count:
             picks = picks[: count - explore] + picks[len(picks) - explore :]
         if len(picks) < count:
-            self.filter.known.update(picks)
+            self.filter.seen_points.update(picks)
             others = left if left is not None else self._drawn(ALL_SCORED, draw)
-            others = [point for point in others if point not in self.filter.known]
+            others = [point for point in others if point not in self.filter.seen_points]
             picks = picks + self._best_of(others, count - len(picks), explore, draw)
         return picks
 
@@ -297,7 +297,7 @@ class Search:
         """Every valid point that is not known; for spaces that are enumerated."""
         if self._points is None:
             self._points = [point for point in self._all_points() if self.filter.valid(point)]
-        self._points = [point for point in self._points if point not in self.filter.known]
+        self._points = [point for point in self._points if point not in self.filter.seen_points]
         return self._points
 
     def _all_points(self) -> Iterator[Point]:
@@ -312,7 +312,7 @@ class Search:
         for _ in range(DRAWS):
             space = draw.choice(spaces)
             point = Point(space.family, tuple(draw.randrange(len(knob.choices)) for knob in space.knobs))
-            if point not in self.filter.known and self.filter.valid(point):
+            if point not in self.filter.seen_points and self.filter.valid(point):
                 points[point] = None
                 if len(points) == count:
                     break
@@ -320,7 +320,7 @@ class Search:
 
     def _random(self) -> random.Random:
         """A generator that the seed and what is known fix, so that a resumed search goes on as if never stopped."""
-        known = sorted((point.family, point.indices) for point in self.filter.known)
+        known = sorted((point.family, point.indices) for point in self.filter.seen_points)
         digest = hashlib.sha256(repr((self.seed, str(self.gemm), known)).encode()).digest()
         return random.Random(int.from_bytes(digest[:8], "big"))
 
@@ -345,7 +345,7 @@ class Search:
             point = self._point(candidate.config)
             if point is None:
                 continue
-            self.filter.known.add(point)
+            self.filter.seen_points.add(point)
             us = candidate.search_us if candidate.status is Status.MEASURED else None
             self._times[candidate.config] = us
             if us is not None:
