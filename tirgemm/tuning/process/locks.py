@@ -48,10 +48,6 @@ class FileLock:
         self._on_wait = on_wait
         self._fd: int | None = None
 
-    @property
-    def held(self) -> bool:
-        return self._fd is not None
-
     def acquire(self, timeout_s: float | None = None, cancel: threading.Event | None = None) -> None:
         """Wait for the lock: without end where ``timeout_s`` is None, not at all where it is 0.
 
