@@ -343,11 +343,11 @@ class _TooLong(Exception):
     """A body that is longer than it may be."""
 
 
-def _body(response: httpx.Response, deadline: Deadline, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
+def _body(response: httpx.Response, deadline: Deadline) -> bytes:
     data = bytearray()
     for chunk in _chunks(response, deadline):
         data += chunk
-        if len(data) > limit:
+        if len(data) > MAX_DOCUMENT_BYTES:
             raise _TooLong
     return bytes(data)
 
