@@ -134,7 +134,7 @@ class _Walker(Values):
     def on_Bind(self, node: Any) -> None:
         self.loads(node.value)
         if not is_integer(node.var):
-            self.provenance.bind(node.var, node.value)
+            self.provenance.flow(node.var, node.value)
             self.values[node.var] = unknown(f"{node.var.name} is computed from data")
             return
         value, buffers = self.pointing(node.value)
