@@ -64,10 +64,6 @@ class Instruction:
         """Whether it runs for lanes of which a predicate holds."""
         return self.predicate not in ("", "@PT", "@UPT")
 
-    def __str__(self) -> str:
-        words = [self.predicate, self.name, ", ".join(self.operands)]
-        return f"{self.address:04x}: {' '.join(word for word in words if word)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Function:
