@@ -90,8 +90,8 @@ def dominators(successors: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return parent
 
 
-def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[NaturalLoop, ...], tuple[tuple[int, int], ...]]:
-    """The loops, outer ones before those within, and the edges back to blocks that do not dominate (irreducible)."""
+def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[NaturalLoop, ...]:
+    """The loops, outer ones before those within. Jumps back to blocks that do not dominate make none."""
     parent = dominators(successors)
     before: dict[int, list[int]] = {}
     for block in parent:
@@ -99,13 +99,9 @@ def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[NaturalL
             before.setdefault(successor, []).append(block)
     rank = {block: index for index, block in enumerate(_reverse_postorder(successors))}
     bodies: dict[int, tuple[set[int], list[int]]] = {}
-    irreducible: list[tuple[int, int]] = []
     for block in parent:
         for successor in successors[block]:
-            if rank[successor] > rank[block]:
-                continue
-            if not dominates(successor, block, parent):
-                irreducible.append((block, successor))
+            if rank[successor] > rank[block] or not dominates(successor, block, parent):
                 continue
             body, latches = bodies.setdefault(successor, ({successor}, []))
             latches.append(block)
@@ -131,7 +127,7 @@ def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[NaturalL
                 1 if inner is None else inner.depth + 1,
             )
         )
-    return tuple(loops), tuple(sorted(irreducible))
+    return tuple(loops)
 
 
 def nest_of(block: int, loops: Sequence[NaturalLoop]) -> tuple[int, ...]:
