@@ -24,14 +24,12 @@ class BasicBlock:
 
 @dataclass(frozen=True, slots=True)
 class NaturalLoop:
-    """A natural loop: ``header`` block, every block of it, the blocks that jump back, and the loop around it (or
-    None)."""
+    """A natural loop: ``header`` block, every block of it, the blocks that jump back, and its depth from 1."""
 
     index: int
     header: int
     blocks: frozenset[int]
     latches: tuple[int, ...]
-    parent: int | None
     depth: int
 
 
@@ -115,18 +113,9 @@ def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[NaturalLoop, .
     loops: list[NaturalLoop] = []
     for index, header in enumerate(headers):
         around = [loop for loop in loops if header in loop.blocks]
-        inner = min(around, key=lambda loop: len(loop.blocks), default=None)
+        depth = 1 + max((loop.depth for loop in around), default=0)
         body, latches = bodies[header]
-        loops.append(
-            NaturalLoop(
-                index,
-                header,
-                frozenset(body),
-                tuple(sorted(latches)),
-                None if inner is None else inner.index,
-                1 if inner is None else inner.depth + 1,
-            )
-        )
+        loops.append(NaturalLoop(index, header, frozenset(body), tuple(sorted(latches)), depth))
     return tuple(loops)
 
 
