@@ -170,9 +170,7 @@ class CudaSession:
         raw = kernel.raw
         scalars = [1.0 for _ in kernel.gemm.scalars]
         device, stream = tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)
-        calls: list[Call] = []
-        for views in operands.views:
-            calls.append(partial(raw, *(view.tensor for view in views.values()), *scalars))
+        calls: list[Call] = [partial(raw, *(v.tensor for v in views.values()), *scalars) for views in operands.views]
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
     def _library(
