@@ -37,12 +37,12 @@ def _counted(*names: str) -> tuple[str, ...]:
     return tuple(f"{name}.sum" for name in names)
 
 
-def _shared(what: str, op: str) -> tuple[str, ...]:
+def _conflicts(op: str) -> tuple[str, ...]:
     """By instruction where the SM counts so, else by the L1's data stage, where neighbours' traffic may be in it."""
     return _counted(
-        f"sm__sass_l1tex_data_{what}_pipe_lsu_mem_shared_op_{op}",
-        f"smsp__sass_l1tex_data_{what}_pipe_lsu_mem_shared_op_{op}",
-        f"l1tex__data_{what}_pipe_lsu_mem_shared_op_{op}",
+        f"sm__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{op}",
+        f"smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{op}",
+        f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}",
     )
 
 
@@ -93,12 +93,10 @@ COUNTERS: tuple[CountedMetric, ...] = (
     CountedMetric("matrix_store_wavefronts", _wavefronts("stsm")),
     CountedMetric("copy_wavefronts", _wavefronts("ldgsts")),
     CountedMetric("shared_wavefronts", _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared")),
-    CountedMetric(
-        "shared_load_conflicts", _shared("bank_conflicts", "ld"), "conflicts", "shared_loads", "shared_load_wavefronts"
-    ),
+    CountedMetric("shared_load_conflicts", _conflicts("ld"), "conflicts", "shared_loads", "shared_load_wavefronts"),
     CountedMetric(
         "shared_store_conflicts",
-        _shared("bank_conflicts", "st"),
+        _conflicts("st"),
         "conflicts",
         "shared_stores",
         "shared_store_wavefronts",
@@ -106,9 +104,9 @@ COUNTERS: tuple[CountedMetric, ...] = (
     # The L1's own: also counts what requests of one pipe wait for those of another, which no address tells.
     CountedMetric("l1_load_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"), "at_least"),
     CountedMetric("l1_store_conflicts", _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st"), "at_least"),
-    CountedMetric("matrix_load_conflicts", _shared("bank_conflicts", "ldsm"), "conflicts", "matrix_loads"),
-    CountedMetric("matrix_store_conflicts", _shared("bank_conflicts", "stsm"), "conflicts", "matrix_stores"),
-    CountedMetric("copy_conflicts", _shared("bank_conflicts", "ldgsts"), "conflicts", "copies"),
+    CountedMetric("matrix_load_conflicts", _conflicts("ldsm"), "conflicts", "matrix_loads"),
+    CountedMetric("matrix_store_conflicts", _conflicts("stsm"), "conflicts", "matrix_stores"),
+    CountedMetric("copy_conflicts", _conflicts("ldgsts"), "conflicts", "copies"),
     CountedMetric("global_load_requests", _l1("requests", "ld")),
     CountedMetric("global_load_sectors", _l1("sectors", "ld")),
     CountedMetric("global_store_requests", _l1("requests", "st")),

@@ -158,7 +158,7 @@ def test_the_tile_shows_the_banks_of_every_layout_and_which_cells_collide() -> N
     assert len(shapes(svg, "rect", "o")) == 3 * 8 - 2
     read = tile_picture(LAYOUTS, ldmatrix(128, 32))
     assert len(shapes(read, "rect", "x")) == 8, "the unpadded layout alone"
-    cells = [int(each) for each in words(tile_picture({"x": LAYOUTS["padded"]}, most_rows=2)) if each.isdigit()]
+    cells = [int(each) for each in words(tile_picture({"x": Layout.padded(2, 32, 2, 8)})) if each.isdigit()]
     assert cells == [0, 0, 4, 8, 12, 1, 20, 24, 28, 0], "a row's number and its units' banks"
 
 
@@ -194,9 +194,7 @@ def test_ranges_of_lanes() -> None:
 @pytest.mark.parametrize(
     ("draw", "reason"),
     [
-        (lambda: bank_picture(analyze(LANES * 4, "load.32"), 1), "request 1 of a report of 1"),
         (lambda: tile_picture({}), "no layouts"),
-        (lambda: tile_picture(LAYOUTS, STORE, 99), "request 99"),
         (lambda: waves_picture(0, 132), "0 blocks in waves of 132"),
         (lambda: roofline_picture([], ROOFS[1], []), "needs a peak and a bandwidth"),
         (lambda: roofline_picture(ROOFS[0], ROOFS[1], [("x", 0.0, 1.0)]), "positive numbers"),

@@ -141,10 +141,9 @@ def test_mix_without_trip_counts_is_what_stands_in_the_code() -> None:
 def test_loops_of_wgmma_nest_by_role() -> None:
     function = next(f for f in code("wgmma", "4096x4096x4096:f16:nt") if "gemm" in f.name)
     assert function.unknown == ()
-    assert function.irreducible == ()
     (steps,) = {i.loops for i in function.executed if i.opcode == "HGMMA" and len(i.loops) > 1}
     tiles, k = (function.loops[index] for index in steps)
-    assert k.parent == tiles.index
+    assert k.blocks < tiles.blocks
     assert k.depth == 2
     loads = {i.loops[:2] for i in function.memory if i.opcode == "UTMALDG"}
     assert len(loads) == 1
@@ -199,18 +198,6 @@ def test_older_architectures_are_read_too(arch: str) -> None:
         assert accesses(function, "LDS")
         assert accesses(function, "STG")
         assert all(block.reachable for block in function.blocks if block.index == 0)
-
-
-def test_source_lines_are_told_where_the_cubin_has_them() -> None:
-    source = (
-        'extern "C" __global__ void k(float* a) {\n  float x = a[threadIdx.x];\n  a[threadIdx.x + 64] = x * 3;\n}\n'
-    )
-    (function,) = disassemble(compile_source(source, "sm_90a", options=("-lineinfo",)).data)
-    lines = {i.opcode: i.line[1] for i in function.memory if i.line and i.opcode in ("LDG", "STG")}
-    assert lines == {"LDG": 2, "STG": 3}
-    (plain,) = disassemble(compile_source(source, "sm_90a").data)
-    assert all(i.line is None for i in plain.instructions)
-    assert [i.name for i in plain.instructions] == [i.name for i in function.instructions]
 
 
 def test_subroutine_and_indexed_array_are_told() -> None:
@@ -299,7 +286,8 @@ def test_nested_loops_are_told_apart() -> None:
         )
     )
     outer, inner = function.loops
-    assert (outer.parent, outer.depth, inner.parent, inner.depth) == (None, 1, outer.index, 2)
+    assert inner.blocks < outer.blocks
+    assert (outer.depth, inner.depth) == (1, 2)
     load, store = function.memory
     assert load.loops == (outer.index, inner.index)
     assert store.loops == (outer.index,)
@@ -334,7 +322,7 @@ def test_an_instruction_that_a_jump_goes_past_is_conditional() -> None:
     assert conditional == {"R1", "R2", "R4"}
 
 
-def test_jump_into_the_middle_of_a_loop_is_irreducible() -> None:
+def test_jump_into_the_middle_of_a_loop_makes_no_loop() -> None:
     (function,) = parse(
         listing(
             "        /*0000*/               @P0 BRA `(.L_x_1) ;",
@@ -347,7 +335,6 @@ def test_jump_into_the_middle_of_a_loop_is_irreducible() -> None:
         )
     )
     assert function.loops == ()
-    assert len(function.irreducible) == 1
 
 
 def test_join_that_is_elsewhere_is_followed() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from tirgemm.config import Config
 from tirgemm.families.base import rejected
+from tirgemm.families.common.alignment import access_width
 from tirgemm.families.mma import Mma
 from tirgemm.families.mma.space import tiling
-from tirgemm.families.tensorcore.tiling import copy_width, loads, repacked, repacked_bytes
+from tirgemm.families.tensorcore.tiling import loads, repacked, repacked_bytes
 from tirgemm.families.wmma import Wmma
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import ARCHITECTURES, named_device
@@ -60,7 +61,7 @@ def test_copies_are_as_wide_as_bases_rows_and_matrices_allow(
     text: str, widths: tuple[int, int], ways: tuple[str, ...]
 ) -> None:
     gemm = Gemm.parse(text)
-    assert (copy_width(gemm, "a"), copy_width(gemm, "b")) == widths
+    assert (access_width(gemm, "a"), access_width(gemm, "b")) == widths
     assert loads(gemm) == ways
     assert [repacked(gemm, operand) is None for operand in ("a", "b")] == [width == 8 for width in widths]
 

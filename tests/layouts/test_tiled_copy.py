@@ -38,16 +38,12 @@ def test_value_2_of_thread_9_is_element_1_6() -> None:
     assert ARTICLE.elements()[9].tolist() == [[1, 4], [1, 5], [1, 6], [1, 7]]
 
 
-def test_row_major_is_contiguous_for_a_thread_and_column_major_is_not() -> None:
-    assert ARTICLE.vector(4096, 1) == 4
-    assert ARTICLE.vector(1, 4096) == 1
-    # What remains contiguous: threads 0, 8, 16, 24 have neighbouring elements of a column.
+def test_neighbouring_threads_of_a_column_have_neighbouring_elements() -> None:
     assert ARTICLE.elements()[[0, 8, 16, 24], 0].tolist() == [[0, 0], [1, 0], [2, 0], [3, 0]]
 
 
 def test_the_transposed_copy_serves_column_major_operands() -> None:
     assert ARTICLE.transposed == TiledCopy.parse("(8,16):(1,8) x (4,1)")
-    assert ARTICLE.transposed.vector(1, 4096) == 4
     assert ARTICLE.transposed.tiler == (32, 16)
 
 
@@ -59,12 +55,6 @@ def test_the_128_bit_copies_of_the_article() -> None:
     half = TiledCopy.parse("(32,4):(4,1) x (1,8)")
     assert half == TiledCopy.row_major(128, 32, 8)
     assert half.tiler == (32, 32)
-
-
-def test_a_block_of_two_by_four_values_is_one_vector_only_where_it_is_contiguous() -> None:
-    copy = TiledCopy.parse("(16,8):(8,1) x (2,4):(4,1)")
-    assert copy.vector(4, 1) == 8
-    assert copy.vector(4096, 1) == 4
 
 
 @settings(deadline=None)

@@ -66,4 +66,4 @@ def test_a_stored_answer_whose_artifact_is_lost_is_no_fallback() -> None:
     store.lose(first.artifact_sha256)
     again = tuning(bench).fallback()
     assert again.id != first.id
-    assert store.has_blob(again.artifact_sha256)
+    assert store.get_blob(again.artifact_sha256)

@@ -18,7 +18,7 @@ from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning import conflict_fixes as module
 from tirgemm.tuning import explain as explaining
-from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFix, ConflictFixes, conflict_fixes
+from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFix, ConflictFixes, access_key, conflict_fixes
 from tirgemm.tuning.explain import chosen, explain, memory_of_program, rolled_memory_of
 from tirgemm.tuning.rivals import Difference
 
@@ -43,7 +43,7 @@ def test_what_removes_a_conflict_does_so_when_counted_again(family: str, knobs: 
             assert cure in changes
         config = explanation.config.with_(**changes)
         again = memory_of(GEMM, config, A100, compiled=False)
-        assert not [a for k in again for a in k.accesses if (a.buffer, a.operand, a.op) == fix.key and a.conflicts]
+        assert not [a for k in again for a in k.accesses if access_key(a) == access_key(fix) and a.conflicts]
         assert all(each.kernel == explanation.config[each.knob] for each in fix.knobs)
         predicted = family_named(family).predict_us(GEMM, config, A100, "sustained")
         assert fix.estimate_us + fix.slower_us == pytest.approx(predicted)

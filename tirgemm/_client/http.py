@@ -49,7 +49,6 @@ class Answer:
     """An HTTP answer whose body was a JSON object."""
 
     status: int
-    headers: httpx.Headers
     body: dict[str, Any]
 
 
@@ -131,7 +130,7 @@ class ServiceConnection(Closing):
         def send() -> Answer:
             options = {"json": body, "params": params, "headers": headers, "timeout": timeout}
             with self._exchange(method, path, connect + read, **options) as (response, deadline):
-                return Answer(response.status_code, response.headers, _object(response, deadline, self.url))
+                return Answer(response.status_code, _object(response, deadline, self.url))
 
         return self._patiently(send, min(self.patience, QUICK_PATIENCE_SECONDS) if quick else self.patience)
 
@@ -343,11 +342,11 @@ class _TooLong(Exception):
     """A body that is longer than it may be."""
 
 
-def _body(response: httpx.Response, deadline: Deadline, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
+def _body(response: httpx.Response, deadline: Deadline) -> bytes:
     data = bytearray()
     for chunk in _chunks(response, deadline):
         data += chunk
-        if len(data) > limit:
+        if len(data) > MAX_DOCUMENT_BYTES:
             raise _TooLong
     return bytes(data)
 

@@ -84,10 +84,6 @@ class KernelExplanation:
     missing: tuple[Unknown, ...]
 
     @property
-    def blocks(self) -> int:
-        return prod(self.grid)
-
-    @property
     def threads(self) -> int:
         return prod(self.block)
 

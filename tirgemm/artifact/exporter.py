@@ -10,7 +10,7 @@ from pathlib import Path
 from tirgemm.artifact import native
 from tirgemm.artifact.package import read
 from tirgemm.artifact.trust import Trust
-from tirgemm.errors import InvalidRequest, MissingExtra
+from tirgemm.errors import InvalidRequest
 
 _MAGIC = b"TIRGEMM2"
 
@@ -22,13 +22,7 @@ def export(artifact: bytes | Path | str, out_path: Path | str, trust: Trust | No
     file itself is not signed: whoever loads a shared library trusts where it came from.
     """
     package, out_path = read(artifact, trust), Path(out_path)
-    try:
-        launcher = native.LIBRARY.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingExtra(
-            f"the native launcher {native.LIBRARY.name} is not built: install tirgemm again, or run "
-            "'python -m tirgemm.artifact.build' (it needs g++)"
-        ) from error
+    launcher = native.built_library().read_bytes()
     sizes = [len(binary) for binary in package.binaries]
     tail = struct.pack(f"<{len(sizes)}QQQ8s", *sizes, len(sizes), len(package.manifest_bytes), _MAGIC)
     draft = out_path.with_name(f".{out_path.name}.{os.getpid()}")

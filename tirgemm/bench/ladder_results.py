@@ -24,7 +24,6 @@ _FILES = ("ladder.*.json", "ladder.*.json.gz")
 class StoredLadder:
     """What a results file has of the ladder: its ``rows``, their ``gemms`` in order, and what they were taken on."""
 
-    path: Path
     regime: Regime
     environment: dict[str, Any]
     rows: tuple[Row, ...]
@@ -70,7 +69,7 @@ def _stored(path: Path) -> StoredLadder:
         rows = tuple(row for row in document["rows"] if row["variant"] in rungs)
         gemms = tuple(map(Gemm.parse, dict.fromkeys(row["gemm"] for row in rows)))
         environment = {name: document["environment"][name] for name in ("device", "device_key", "commit", "date")}
-        stored = StoredLadder(path, regime_named(str(document["regime"])), environment, rows, gemms)
+        stored = StoredLadder(regime_named(str(document["regime"])), environment, rows, gemms)
     except FileNotFoundError as error:
         raise InvalidRequest(f"there is no results file {path}") from error
     except (OSError, EOFError, ValueError, KeyError, TypeError, InvalidGemm, InvalidRequest) as error:

@@ -114,14 +114,10 @@ def race(at: str | None, ours: list[float], baselines: Mapping[str, list[float]]
     return {"at": at, "samples": len(ours), "median_us": median, "baselines": beside}
 
 
-def spread(row: Row, baseline: str | None = None) -> float:
-    """How far the races of a row lie apart: the largest of their median times, or ratios, over the least, less 1."""
-    values: list[float] = [
-        entry["baselines"][baseline]["ratio"] if baseline else entry["median_us"]
-        for entry in row["races"]
-        if baseline is None or baseline in entry["baselines"]
-    ]
-    return max(values) / min(values) - 1
+def spread(row: Row) -> float:
+    """How far the races of a row lie apart: the largest of their median times over the least, less 1."""
+    medians: list[float] = [entry["median_us"] for entry in row["races"]]
+    return max(medians) / min(medians) - 1
 
 
 def unmeasured_row(gemm: Gemm, config: Config | None, variant: str, status: str, message: str) -> Row:
@@ -212,14 +208,10 @@ class ResultsFile:
         rows: list[Row] = self.document["rows"]
         return rows
 
-    def find(self, gemm: Gemm, variant: str, config_hash: str | None = None) -> Row | None:
-        """The measured row of a shape and variant (and config, where given)."""
-        for row in self.rows:
-            if (row["gemm"], row["variant"], row["status"]) == (str(gemm), variant, "measured") and (
-                config_hash in (None, row["config_hash"])
-            ):
-                return row
-        return None
+    def find(self, gemm: Gemm, variant: str) -> Row | None:
+        """The measured row of a shape and variant."""
+        sought = str(gemm), variant, "measured"
+        return next((row for row in self.rows if (row["gemm"], row["variant"], row["status"]) == sought), None)
 
     def put(self, *rows: Row) -> None:
         """Add rows of this run, which are given its commit, in place of those of the same shape and variant, and write

@@ -139,14 +139,6 @@ class TiledCopy:
         owners[at[..., 0], at[..., 1]] = np.arange(self.thread_count)[:, None]
         return owners
 
-    def vector(self, row_stride: int, column_stride: int) -> int:
-        """How many values from the first on lie one after the other in a matrix of these strides, for every thread."""
-        at = self.elements()
-        offsets = at[..., 0] * row_stride + at[..., 1] * column_stride
-        steps = np.diff(offsets, axis=1)
-        broken = np.flatnonzero((steps != 1).any(axis=0))
-        return int(broken[0]) + 1 if broken.size else self.value_count
-
     def steps(self, rows: int, columns: int) -> Iterator[tuple[int, int]]:
         """Where this copy starts each time to cover a tile of ``rows`` by ``columns``. Raises InvalidConfig."""
         down, across = self.tiler

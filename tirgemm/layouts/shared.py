@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
@@ -19,7 +18,6 @@ ELEMENT_BYTES = (1, 2, 4, 8, 16)
 # The spans in bytes of TMA's and wgmma's swizzles -> bits of Swizzle<bits, 4, 3> over byte addresses (PTX ISA,
 # "Tensor Swizzling Modes"; CUTLASS mma_sm90_desc.hpp).
 _TMA_BITS = {128: 3, 64: 2, 32: 1}
-_TEXT = re.compile(r"(\d+)x(\d+):(\d+)(?:\+(\d+))?(\^.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +77,6 @@ class Layout:
                 f"both 128, 64 or 32 bytes"
             )
         return cls.permuted(rows, columns, element_bytes, Swizzle(_TMA_BITS[span], 4, 3).scaled(element_bytes))
-
-    @classmethod
-    def parse(cls, text: str) -> Layout:
-        """The layout whose text form is ``text``. Raises InvalidConfig."""
-        match = _TEXT.fullmatch(text)
-        if match is None:
-            raise InvalidConfig(f"layout {text!r} is not ROWSxCOLUMNS:BYTES, then +PAD, then ^BITS,BASE,SHIFT")
-        rows, columns, element_bytes, pad = (int(part or 0) for part in match.groups()[:4])
-        layout = cls.padded(rows, columns, element_bytes, pad)
-        return replace(layout, permutation=Swizzle.parse(match[5])) if match[5] else layout
 
     def __str__(self) -> str:
         pad = f"+{self.pad}" if self.pad else ""

@@ -6,14 +6,12 @@ are permuted by the ``bits`` bits that lie ``shift`` higher.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tirgemm.errors import InvalidConfig
 
 _MOST_BITS = 32
-_TEXT = re.compile(r"\^(\d+),(\d+),(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,6 @@ class Swizzle:
             raise InvalidConfig(
                 f"swizzle reads bit {self.base + self.shift + self.bits - 1}; offsets have {_MOST_BITS} bits"
             )
-
-    @classmethod
-    def parse(cls, text: str) -> Swizzle:
-        """The swizzle whose text form is ``text``. Raises InvalidConfig."""
-        match = _TEXT.fullmatch(text)
-        if match is None:
-            raise InvalidConfig(f"permutation {text!r} is not ^BITS,BASE,SHIFT (XOR)")
-        return cls(int(match[1]), int(match[2]), int(match[3]))
 
     @property
     def run(self) -> int:

@@ -47,10 +47,6 @@ class ConflictFix:
     spared_us: float = 0.0
 
     @property
-    def key(self) -> AccessKey:
-        return self.buffer, self.operand, self.op
-
-    @property
     def gain_us(self) -> tuple[float, float] | None:
         """The predicted gain: without the passes that are spared, and with all of them; None without ``knobs``."""
         return None if self.knobs is None else (0.0 - self.slower_us, self.spared_us - self.slower_us)
@@ -73,7 +69,7 @@ class ConflictFixes:
 
     def of(self, access: AccessReport) -> ConflictFix | None:
         """What is known of an access."""
-        return next((fix for fix in self.fixes if fix.key == access_key(access)), None)
+        return next((fix for fix in self.fixes if access_key(fix) == access_key(access)), None)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
@@ -87,7 +83,7 @@ class ConflictFixes:
 NO_FIXES = ConflictFixes()
 
 
-def access_key(access: AccessReport) -> AccessKey:
+def access_key(access: AccessReport | ConflictFix) -> AccessKey:
     """What a fix is of: the accesses of a buffer by one operation, in the loop and around it."""
     return access.buffer, access.operand, access.op
 

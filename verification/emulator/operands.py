@@ -42,17 +42,11 @@ class KernelCall:
 
     @classmethod
     def integers(cls, gemm: Gemm, m: int, seed: int) -> KernelCall:
-        """As ``random``, with operands of -1, 0 and 1: every sum is exact, in whatever order, so that D is
-        ``rounded``."""
+        """As ``random``, with operands of -1, 0 and 1: every sum is exact, in whatever order."""
         case = cls.random(gemm, m, seed)
         rng = np.random.default_rng(seed)
         tensors = {name: rng.integers(-1, 2, value.shape).astype(np.float64) for name, value in case.tensors.items()}
         return cls(gemm, m, tensors, case.scalars)
-
-    def rounded(self) -> np.ndarray:
-        """D of operands from ``integers``, rounded once to its dtype. For problems without activation."""
-        assert self.gemm.act == "none"
-        return decode(encode(self.expected()[0], self.gemm.out), self.gemm.out)
 
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
         """D as (batch, m, n) in fp64, and the largest error that each element may have."""

@@ -23,8 +23,6 @@ from verification.emulator.operands import KernelCall, decode
 from verification.emulator.precompiled import compile_kernels, folder_of, kernel_text, object_of
 
 HEADERS = Path(__file__).parent
-# As many ways to schedule as the model knows.
-SEEDS = tuple(range(8))
 _HEADER = HEADERS / "hopper_on_cpu.h"
 _COMPILER = ("g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
 _KERNEL_COMPILER = (*_COMPILER, "-O1", "-w")

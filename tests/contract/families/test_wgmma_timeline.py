@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.contract.families.emulated_timeline import emulated_timelines
+from tests.contract.families.emulation import rounded
 from tests.helpers.wgmma_paths import TMA_KNOBS
 from tirgemm.analysis.timeline.recording import RecordedSpan, Recording, Track
 from tirgemm.config import Config, Value
@@ -112,7 +113,7 @@ def test_every_role_records_all_that_it_does_in_order(text: str) -> None:
     call = KernelCall.integers(cut.gemm, cut.gemm.m_max, seed=3)
     roles = {"producer", *(f"consumer {number}" for number in range(cut.warpgroups.consumers))}
     for d, recording in emulated_timelines(cut, 1024, call, _SEEDS):
-        assert np.array_equal(d, call.rounded())
+        assert np.array_equal(d, rounded(call))
         assert (recording.source, recording.measured, recording.unit) == ("emulator", False, "steps of the emulator")
         assert len(recording.blocks) == recording.launched == evaluate(cut.grid.blocks, call.m)
         assert len(recording.tracks) == recording.launched * len(roles)
@@ -132,7 +133,7 @@ def test_of_more_spans_than_slots_the_last_are_kept() -> None:
     call = KernelCall.integers(cut.gemm, cut.gemm.m_max, seed=3)
     ((_, whole),) = emulated_timelines(cut, 1024, call, (2,))
     ((d, wrapped),) = emulated_timelines(cut, 16, call, (2,))
-    assert np.array_equal(d, call.rounded())
+    assert np.array_equal(d, rounded(call))
     for full, last in zip(whole.tracks, wrapped.tracks, strict=True):
         assert (last.recorded, last.lost) == (len(full.spans), len(full.spans) - 16)
         assert last.lost > 2 * 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -102,7 +103,7 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
     assert cut is not None
     assert cut.tiles == 4096 * 4096 // (cut.m * cut.n)
     assert (waves.items, waves.slots) == (cut.tiles, H200.units)
-    assert explanation.main.blocks <= H200.units
+    assert math.prod(explanation.main.grid) <= H200.units
     traffic = next(c for c in explanation.roofline.ceilings if c.name == "l2") if explanation.roofline else None
     assert traffic is not None
     moved = 4096 * 4096 * 2 * (4096 // cut.m + 4096 // cut.n + 1)
@@ -155,7 +156,7 @@ def test_a_range_is_explained_at_its_largest_or_where_told() -> None:
     config = chosen(ranged, A100, "simt")
     actual = [explain(ranged, config, A100, m=m, compiled=False) for m in (0, 1)]
     assert [each.m for each in actual] == [513, 1]
-    assert actual[0].main.blocks > actual[1].main.blocks
+    assert math.prod(actual[0].main.grid) > math.prod(actual[1].main.grid)
 
 
 @pytest.mark.parametrize("width", [4, 8, 16])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE_S, until
-from tirgemm.errors import AlreadyRunning, Cancelled, InvalidRequest
+from tirgemm.errors import AlreadyRunning, InvalidRequest
 from tirgemm.tuning.process import locks
 from tirgemm.tuning.process.locks import DeviceLock, FileLock
 
@@ -66,14 +66,6 @@ def is_refused(lock: DeviceLock) -> bool:
         return True
     lock.release()
     return False
-
-
-def test_a_waiting_caller_can_be_cancelled(tmp_path: Path) -> None:
-    cancel = threading.Event()
-    with FileLock(tmp_path / "b.lock"):
-        threading.Timer(0.1, cancel.set).start()
-        with pytest.raises(Cancelled):
-            FileLock(tmp_path / "b.lock").acquire(cancel=cancel)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from tests.helpers.toy_family import DEVICE, Toy, simulated_us, valid_configs
 from tirgemm.config import Config, Knob, Space
-from tirgemm.errors import InvalidConfig
 from tirgemm.families import family_named, rejected
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -20,19 +19,19 @@ def chooser(seed: int = 0) -> Neighbourhood:
     return Neighbourhood(GEMM, TOY, DEVICE, "sustained", seed=seed)
 
 
-def test_the_first_round_is_the_default_and_tiles_that_all_differ() -> None:
-    first = chooser().first(6)
-    assert len(first) == 6
-    assert first[0] == TOY.default(GEMM, DEVICE, "sustained")
-    assert len({(c["block_m"], c["block_n"]) for c in first}) == 6
-    estimates = [TOY.predict_us(GEMM, config, DEVICE, "sustained") for config in first[1:]]
+def test_where_the_default_failed_tiles_all_differ_from_it_and_from_each_other() -> None:
+    default = TOY.default(GEMM, DEVICE, "sustained")
+    first = chooser().next(5, {default: None})
+    assert len(first) == 5
+    assert len({(c["block_m"], c["block_n"]) for c in (default, *first)}) == 6
+    estimates = [TOY.predict_us(GEMM, config, DEVICE, "sustained") for config in first]
     every = sorted(TOY.predict_us(GEMM, config, DEVICE, "sustained") for config in valid_configs(TOY, GEMM))
     assert max(estimates) < every[len(every) // 2]
 
 
 def test_choices_are_valid_unknown_and_the_same_for_the_same_seed() -> None:
-    known: dict[Config, float | None] = {c: simulated_us(GEMM, c) for c in chooser().first(5)}
-    known[chooser().first(6)[-1]] = None
+    known: dict[Config, float | None] = {c: simulated_us(GEMM, c) for c in chooser().next(5, {})}
+    known[chooser().next(6, {})[-1]] = None
     others = [TOY.default(GEMM, DEVICE, "sustained").with_(block_m=128, block_n=128, thread_m=8, thread_n=8)]
     actual = chooser().next(7, known, others)
     assert actual == chooser().next(7, known, others)
@@ -48,7 +47,7 @@ def test_rounds_come_close_to_the_best_of_the_space() -> None:
     """45 of thousands of configs: within a tenth of the best, where the estimate alone is not."""
     best = min(simulated_us(GEMM, config) for config in valid_configs(TOY, GEMM))
     search = chooser()
-    known: dict[Config, float | None] = {config: simulated_us(GEMM, config) for config in search.first(5)}
+    known: dict[Config, float | None] = {config: simulated_us(GEMM, config) for config in search.next(5, {})}
     first = min(us for us in known.values() if us)
     for _ in range(8):
         known |= {config: simulated_us(GEMM, config) for config in search.next(5, known)}
@@ -57,7 +56,7 @@ def test_rounds_come_close_to_the_best_of_the_space() -> None:
 
 def test_where_everything_failed_other_tiles_are_tried() -> None:
     search = chooser()
-    known: dict[Config, float | None] = dict.fromkeys(search.first(4))
+    known: dict[Config, float | None] = dict.fromkeys(search.next(4, {}))
     actual = search.next(4, known)
     assert len(actual) == 4
     assert not {group(c) for c in actual} & {group(c) for c in known}
@@ -66,7 +65,7 @@ def test_where_everything_failed_other_tiles_are_tried() -> None:
 def test_a_small_space_is_exhausted() -> None:
     small = Toy(knobs=tuple(Knob(k.name, k.choices[: 2 if k.name in ("stages", "unroll") else 1]) for k in TOY.knobs))
     search = Neighbourhood(GEMM, small, DEVICE, "sustained")
-    first = search.first(9)
+    first = search.next(9, {})
     known: dict[Config, float | None] = dict.fromkeys(first, 10.0)
     while actual := search.next(9, known):
         known |= dict.fromkeys(actual, 10.0)
@@ -87,8 +86,6 @@ def test_a_config_of_another_problem_becomes_a_point_of_this_space() -> None:
     foreign = Config("x", (("tile_m", 256), ("split", 8), ("gone", 3)))
     assert adapted(foreign, space) == Config("x", (("tile_m", 128), ("split", 8), ("new", False)))
     assert adapted(Config("x", (("tile_m", 64), ("split", 3))), space)["split"] == 2
-    with pytest.raises(InvalidConfig, match="family 'y'"):
-        adapted(Config("y", ()), space)
 
 
 @pytest.mark.parametrize("gemm", ["17x2113x7169:f16:nt", "4095x4097x4104:f16:nn", "1x576x7168:f16:nt"])
@@ -98,7 +95,7 @@ def test_real_families_are_searched_without_a_gpu(gemm: str) -> None:
     if family.supports(problem, device):
         pytest.skip(f"wgmma does not write {gemm}")
     search = Neighbourhood(problem, family, device, "sustained")
-    first = search.first(5)
+    first = search.next(5, {})
     actual = search.next(5, {config: 2 * search.estimate(config) for config in first})
     assert len({*first, *actual}) == 10
     assert all(rejected(family, problem, config, device) is None for config in (*first, *actual))

@@ -12,13 +12,14 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tirgemm.analysis.banks.shared_access import WARP
 from tirgemm.errors import InvalidRequest
 
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 SECTOR_BYTES = 32
 LINE_BYTES = 128
-WARP = 32
 WIDTHS = (1, 2, 4, 8, 16)
 
 
@@ -31,7 +32,6 @@ class CoalescingReport:
     largest power of two, at most a line, that divides the first address.
     """
 
-    width: int
     sectors: Integers
     lines: Integers
     fewest_sectors: Integers
@@ -66,14 +66,7 @@ def analyze(addresses: ArrayLike, width: int, active: ArrayLike | None = None) -
     """
     if width not in WIDTHS:
         raise InvalidRequest(f"global access of {width} bytes a lane; it has {WIDTHS}")
-    given = np.atleast_2d(np.asarray(addresses, dtype=np.int64))
-    if given.ndim != 2 or given.shape[1] != WARP:
-        raise InvalidRequest(f"addresses of shape {given.shape}; requests have {WARP} lanes each")
-    part = np.asarray(True if active is None else active, dtype=np.bool_)
-    try:
-        part = np.broadcast_to(part, given.shape)
-    except ValueError:
-        raise InvalidRequest(f"an active mask of shape {part.shape} for addresses of shape {given.shape}") from None
+    given, part = by_lane(addresses, active)
     for wrong, why in (
         (part & (given < 0), "is negative"),
         (part & (given % width != 0), f"is no multiple of {width}"),
@@ -87,13 +80,24 @@ def analyze(addresses: ArrayLike, width: int, active: ArrayLike | None = None) -
     aligned = np.where(part.any(axis=1), np.minimum(first & -first, LINE_BYTES), 0)
     aligned = np.where(first == 0, LINE_BYTES, aligned)
     return CoalescingReport(
-        width=width,
         sectors=_distinct(given // SECTOR_BYTES, part),
         lines=_distinct(given // LINE_BYTES, part),
         fewest_sectors=-(-used // SECTOR_BYTES),
         used_bytes=used,
         aligned_bytes=aligned.astype(np.int64),
     )
+
+
+def by_lane(addresses: ArrayLike, active: ArrayLike | None) -> tuple[Integers, Flags]:
+    """The addresses of requests and which lanes take part, all by default: [request, lane]. Raises InvalidRequest."""
+    given = np.atleast_2d(np.asarray(addresses, dtype=np.int64))
+    if given.ndim != 2 or given.shape[1] != WARP:
+        raise InvalidRequest(f"addresses of shape {given.shape}; requests have {WARP} lanes each")
+    part = np.asarray(True if active is None else active, dtype=np.bool_)
+    try:
+        return given, np.broadcast_to(part, given.shape)
+    except ValueError:
+        raise InvalidRequest(f"an active mask of shape {part.shape} for addresses of shape {given.shape}") from None
 
 
 def looked_up_sectors(sources: ArrayLike, written: ArrayLike, active: ArrayLike) -> Integers:
@@ -116,7 +120,7 @@ def looked_up_sectors(sources: ArrayLike, written: ArrayLike, active: ArrayLike)
     return sectors
 
 
-def _distinct(values: Integers, part: NDArray[np.bool_]) -> Integers:
+def _distinct(values: Integers, part: Flags) -> Integers:
     """How many different values each request's active lanes have."""
     ordered = np.sort(np.where(part, values, -1), axis=1)
     new = np.ones_like(ordered, dtype=np.bool_)

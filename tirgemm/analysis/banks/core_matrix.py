@@ -21,7 +21,7 @@ _ROWS = 8
 
 
 @lru_cache(maxsize=8)
-def conflicts(swizzle: int, arch: str = "sm_90a") -> int:
+def conflicts(swizzle: int) -> int:
     """The most conflicts of a core matrix of a tile laid out by ``swizzle``; KeyError for none of the driver's."""
     pitch = PITCHES[swizzle]
     rows = np.arange(_ROWS)
@@ -31,7 +31,7 @@ def conflicts(swizzle: int, arch: str = "sm_90a") -> int:
     for column in range(columns):
         addresses = np.zeros(32, np.int64)
         addresses[:_ROWS] = rows * pitch + (column ^ exchange) * _COLUMN
-        most = max(most, analyze(addresses, "ldmatrix.x1", arch=arch).total_conflicts)
+        most = max(most, analyze(addresses, "ldmatrix.x1").total_conflicts)
     return most
 
 

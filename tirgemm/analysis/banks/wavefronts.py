@@ -19,13 +19,12 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from tirgemm.analysis.banks.coalescing import Flags, Integers, by_lane
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
 from tirgemm.errors import InvalidRequest
 
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 # The source of a lane of cp.async that reads nothing and writes zeros.
 NOWHERE = -1
 # How cp.async is served: as a store, or as counted on sm_90a (``_through_l1``, ``BankModel.tells``).
@@ -167,15 +166,8 @@ def analyze(
     """
     access = SharedAccess.parse(access) if isinstance(access, str) else access
     model = arch if isinstance(arch, BankModel) else bank_model(arch)
-    given = np.atleast_2d(np.asarray(addresses, dtype=np.int64))
-    if given.ndim != 2 or given.shape[1] != WARP:
-        raise InvalidRequest(f"addresses of shape {given.shape}; requests have {WARP} lanes each")
-    part = np.ones(given.shape, dtype=np.bool_) if active is None else np.asarray(active, dtype=np.bool_)
-    try:
-        part = np.broadcast_to(part, given.shape).copy()
-    except ValueError:
-        raise InvalidRequest(f"an active mask of shape {part.shape} for addresses of shape {given.shape}") from None
-    part[:, access.lanes :] = False
+    given, part = by_lane(addresses, active)
+    part = part & (np.arange(WARP) < access.lanes)
     for wrong, why in ((part & (given < 0), "is negative"), (part & (given % access.width != 0), "is not aligned")):
         if wrong.any():
             request, lane = np.argwhere(wrong)[0].tolist()

@@ -23,16 +23,14 @@ _UNIT_BANKS = 4  # banks of one colour: 16 bytes
 _MOST_ROWS, _MOST_COLUMNS = 32, 64  # of a copy
 
 
-def bank_picture(report: BankReport, request: int = 0, title: str = "") -> str:
-    """One request: a row for every wavefront, by phase, a column for every bank, and in each cell the lanes it serves.
+def bank_picture(report: BankReport, title: str = "") -> str:
+    """The first request: a row for every wavefront, by phase, a column for every bank, and in each cell the lanes it
+    serves.
 
-    The colour is the lane's; a wavefront that a better layout would spare is marked. Raises InvalidRequest for a
-    request that the report does not have.
+    The colour is the lane's; a wavefront that a better layout would spare is marked.
     """
-    if not 0 <= request < report.requests:
-        raise InvalidRequest(f"request {request} of a report of {report.requests}")
-    banks, phases = report.model.banks, report.phases(request)
-    wavefronts, conflicts = int(report.wavefronts[request]), int(report.conflicts[request])
+    banks, phases = report.model.banks, report.phases(0)
+    wavefronts, conflicts = int(report.wavefronts[0]), int(report.conflicts[0])
     labels = [f"phase {number}: lanes {ranges(phase.lanes)}" for number, phase in enumerate(phases)]
     left, cell, gap = _MARGIN + room([*labels, "wavefront 00"]), 26, 8
     shapes = [text(left + (bank + 0.5) * cell, _TOP + 10, str(bank), "s m n") for bank in range(banks)]
@@ -127,32 +125,30 @@ def copy_picture(copy: TiledCopy, title: str = "") -> str:
 def tile_picture(
     layouts: Mapping[str, Layout],
     pattern: Pattern | None = None,
-    request: int = 0,
     title: str = "",
     arch: str = "sm_90a",
-    most_rows: int = 16,
 ) -> str:
     """The same tile in several layouts side by side: each 16 bytes by the first of their banks, pads hollow.
 
-    Cells that the first phase of ``pattern``'s ``request`` touches are framed: good where they have their banks for
-    themselves, bad where two lanes want different words of one. Raises InvalidRequest where there is no such request.
+    Cells that the first phase of ``pattern``'s first request touches are framed: good where they have their banks for
+    themselves, bad where two lanes want different words of one. Raises InvalidRequest where there is no layout.
     """
     if not layouts:
         raise InvalidRequest("a picture of no layouts")
     shapes: list[str] = []
     x, y, bottom, right = float(_MARGIN), float(_TOP), 0.0, 0.0
     for name, layout in layouts.items():
-        width, height = _extent(name, layout, most_rows)
+        width, height = _extent(name, layout)
         if x > _MARGIN and x + width > _MOST_WIDTH:
             x, y = float(_MARGIN), bottom + 10
-        shapes += _tile(name, layout, x, y, most_rows)
+        shapes += _tile(name, layout, x, y)
         if pattern is not None:
-            shapes += _frames(layout, pattern, request, arch, x, y, most_rows)
+            shapes += _frames(layout, pattern, arch, x, y)
         bottom, right = max(bottom, y + height), max(right, x + width)
         x += width + 24
     heading = title or "the first bank of every cell" + (f"; {pattern.name}" if pattern else "")
     if pattern is not None:
-        note = f"framed: the first phase of request {request}; red: two lanes want different words of one bank"
+        note = "framed: the first phase of request 0; red: two lanes want different words of one bank"
         shapes.append(text(_MARGIN, bottom + 14, note, "s"))
         bottom, right = bottom + _LINE, max(right, room([note]))
     return picture(max(right + _MARGIN, room([heading]) * 1.3), bottom + 6, heading, shapes)
@@ -162,6 +158,7 @@ _CELL = 24
 _GUTTER = 26  # of row numbers
 _HEAD = _LINE + 10
 _MOST_WIDTH = 1100
+_MOST_TILE_ROWS = 16
 
 
 def _unit(layout: Layout) -> int:
@@ -174,16 +171,16 @@ def _width(layout: Layout) -> float:
     return max(_CELL / 2, _CELL * layout.element_bytes * _unit(layout) / 16)
 
 
-def _extent(name: str, layout: Layout, most_rows: int) -> tuple[float, float]:
+def _extent(name: str, layout: Layout) -> tuple[float, float]:
     """Width and height of a tile's drawing."""
     width = _GUTTER + (layout.columns + layout.pad) * _width(layout) / _unit(layout)
-    lines = min(layout.rows, most_rows) + (layout.rows > most_rows)
+    lines = min(layout.rows, _MOST_TILE_ROWS) + (layout.rows > _MOST_TILE_ROWS)
     return max(width, room([f"{name}: {layout}"])), _HEAD + lines * _LINE
 
 
-def _tile(name: str, layout: Layout, x: float, y: float, most_rows: int) -> list[str]:
+def _tile(name: str, layout: Layout, x: float, y: float) -> list[str]:
     unit, width, left, top = _unit(layout), _width(layout), x + _GUTTER, y + _HEAD
-    rows = min(layout.rows, most_rows)
+    rows = min(layout.rows, _MOST_TILE_ROWS)
     starts = np.arange(0, layout.columns, unit)
     banks = layout.byte_offset(np.arange(rows)[:, None], starts[None, :]) // 4 % 32
     shapes = [text(x, y + 12, f"{name}: {layout}")]
@@ -202,19 +199,10 @@ def _tile(name: str, layout: Layout, x: float, y: float, most_rows: int) -> list
     return [*(rects(corners, width, _LINE, f"h{hue}") for hue, corners in sorted(by_hue.items())), *shapes]
 
 
-def _frames(
-    layout: Layout, pattern: Pattern, request: int, arch: str, x: float, y: float, most_rows: int
-) -> Sequence[str]:
-    """Frames round the cells of a request's first phase."""
-    if not 0 <= request < pattern.requests:
-        raise InvalidRequest(f"request {request} of {pattern.name}, which has {pattern.requests}")
-    one = Pattern(
-        pattern.name,
-        pattern.access,
-        pattern.rows[request : request + 1],
-        pattern.columns[request : request + 1],
-        None if pattern.active is None else pattern.active[request : request + 1],
-    )
+def _frames(layout: Layout, pattern: Pattern, arch: str, x: float, y: float) -> Sequence[str]:
+    """Frames round the cells of the first phase of a pattern's first request."""
+    active = None if pattern.active is None else pattern.active[:1]
+    one = Pattern(pattern.name, pattern.access, pattern.rows[:1], pattern.columns[:1], active)
     phases = prove(layout, one, arch).report.phases(0)
     if not phases:
         return []
@@ -229,5 +217,5 @@ def _frames(
     return [
         rect(x + _GUTTER + place * width + 1, y + _HEAD + row * _LINE + 1, width - 2, _LINE - 2, "x" if bad else "o")
         for (row, place), bad in crowding.items()
-        if row < most_rows
+        if row < _MOST_TILE_ROWS
     ]

@@ -35,33 +35,6 @@ class IrExpr:
     symbols: frozenset[str] = frozenset()
     unknown: str = ""
 
-    def __repr__(self) -> str:
-        if self.kind in ("const", "symbol"):
-            return str(self.value)
-        if self.kind == "unknown":
-            return f"<{self.value}>"
-        if self.kind in _INFIX and len(self.args) == 2:
-            return f"({self.args[0]!r} {_INFIX[self.kind]} {self.args[1]!r})"
-        return f"{self.kind}({', '.join(map(repr, self.args))})"
-
-
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "floordiv": "//",
-    "floormod": "%",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "shl": "<<",
-    "shr": ">>",
-    "lt": "<",
-    "le": "<=",
-    "eq": "==",
-    "ne": "!=",
-}
-
 
 def _floor(a: IrValue, b: IrValue) -> IrValue:
     # Blocks that have nothing to do may divide by nothing.

@@ -25,9 +25,6 @@ class Provenance:
         if tensor is not None:
             self.tensors[buffer] = tensor
 
-    def bind(self, variable: Any, value: Any) -> None:
-        self.flow(variable, value)
-
     def flow(self, target: Any, value: Any) -> None:
         """What ``value`` reads may now be in ``target``."""
         self.sources.setdefault(target, set()).update(read_by(value))

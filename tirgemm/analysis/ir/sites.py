@@ -107,9 +107,8 @@ class Unknown:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tree:
-    """A kernel: its symbol, what it does to memory, and what of it is not modelled."""
+    """A kernel: what it does to memory, and what of it is not modelled."""
 
-    symbol: str
     body: Statements
     unknown: tuple[Unknown, ...] = ()
 

@@ -62,7 +62,7 @@ class _Walker(Values):
         self, function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]
     ) -> None:
         super().__init__(function, extents, sizes, names)
-        self.function, self.symbol = function, str(function.attrs["global_symbol"])
+        self.function = function
         self.unknown: dict[str, Unknown] = {}
         self.provenance = Provenance()
         self.descriptors: dict[Any, str] = {}
@@ -73,7 +73,7 @@ class _Walker(Values):
 
     def tree(self) -> Tree:
         body = self.block(self.function.body)
-        return Tree(self.symbol, inlined(self.provenance.named(body)), tuple(self.unknown.values()))
+        return Tree(inlined(self.provenance.named(body)), tuple(self.unknown.values()))
 
     # Statements
 
@@ -134,7 +134,7 @@ class _Walker(Values):
     def on_Bind(self, node: Any) -> None:
         self.loads(node.value)
         if not is_integer(node.var):
-            self.provenance.bind(node.var, node.value)
+            self.provenance.flow(node.var, node.value)
             self.values[node.var] = unknown(f"{node.var.name} is computed from data")
             return
         value, buffers = self.pointing(node.value)

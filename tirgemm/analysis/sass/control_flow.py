@@ -24,14 +24,12 @@ class BasicBlock:
 
 @dataclass(frozen=True, slots=True)
 class NaturalLoop:
-    """A natural loop: ``header`` block, every block of it, the blocks that jump back, and the loop around it (or
-    None)."""
+    """A natural loop: ``header`` block, every block of it, the blocks that jump back, and its depth from 1."""
 
     index: int
     header: int
     blocks: frozenset[int]
     latches: tuple[int, ...]
-    parent: int | None
     depth: int
 
 
@@ -90,8 +88,8 @@ def dominators(successors: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return parent
 
 
-def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[NaturalLoop, ...], tuple[tuple[int, int], ...]]:
-    """The loops, outer ones before those within, and the edges back to blocks that do not dominate (irreducible)."""
+def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[NaturalLoop, ...]:
+    """The loops, outer ones before those within. Jumps back to blocks that do not dominate make none."""
     parent = dominators(successors)
     before: dict[int, list[int]] = {}
     for block in parent:
@@ -99,13 +97,9 @@ def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[NaturalL
             before.setdefault(successor, []).append(block)
     rank = {block: index for index, block in enumerate(_reverse_postorder(successors))}
     bodies: dict[int, tuple[set[int], list[int]]] = {}
-    irreducible: list[tuple[int, int]] = []
     for block in parent:
         for successor in successors[block]:
-            if rank[successor] > rank[block]:
-                continue
-            if not dominates(successor, block, parent):
-                irreducible.append((block, successor))
+            if rank[successor] > rank[block] or not dominates(successor, block, parent):
                 continue
             body, latches = bodies.setdefault(successor, ({successor}, []))
             latches.append(block)
@@ -119,19 +113,10 @@ def natural_loops(successors: Sequence[tuple[int, ...]]) -> tuple[tuple[NaturalL
     loops: list[NaturalLoop] = []
     for index, header in enumerate(headers):
         around = [loop for loop in loops if header in loop.blocks]
-        inner = min(around, key=lambda loop: len(loop.blocks), default=None)
+        depth = 1 + max((loop.depth for loop in around), default=0)
         body, latches = bodies[header]
-        loops.append(
-            NaturalLoop(
-                index,
-                header,
-                frozenset(body),
-                tuple(sorted(latches)),
-                None if inner is None else inner.index,
-                1 if inner is None else inner.depth + 1,
-            )
-        )
-    return tuple(loops), tuple(sorted(irreducible))
+        loops.append(NaturalLoop(index, header, frozenset(body), tuple(sorted(latches)), depth))
+    return tuple(loops)
 
 
 def nest_of(block: int, loops: Sequence[NaturalLoop]) -> tuple[int, ...]:

@@ -27,10 +27,9 @@ class Instruction:
     """One instruction.
 
     ``address`` in bytes from the function's start; ``predicate`` as printed (``@!P0``) or empty; ``opcode`` without and
-    ``modifiers`` with what follows it after dots; ``operands`` as printed, without ``.reuse``; ``line`` the (file,
-    line) of the source where the cubin has lines; ``block`` its basic block; ``loops`` the loops around it, outermost
-    first; ``memory`` what it does to memory, None for one that touches none; ``spill`` whether the assembler marks it
-    as a register's spill or refill.
+    ``modifiers`` with what follows it after dots; ``operands`` as printed, without ``.reuse``; ``block`` its basic
+    block; ``loops`` the loops around it, outermost first; ``memory`` what it does to memory, None for one that touches
+    none; ``spill`` whether the assembler marks it as a register's spill or refill.
     """
 
     address: int
@@ -38,7 +37,6 @@ class Instruction:
     opcode: str
     modifiers: tuple[str, ...]
     operands: tuple[str, ...]
-    line: tuple[str, int] | None
     block: int
     loops: tuple[int, ...]
     memory: MemoryAccess | None
@@ -64,15 +62,10 @@ class Instruction:
         """Whether it runs for lanes of which a predicate holds."""
         return self.predicate not in ("", "@PT", "@UPT")
 
-    def __str__(self) -> str:
-        words = [self.predicate, self.name, ", ".join(self.operands)]
-        return f"{self.address:04x}: {' '.join(word for word in words if word)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A kernel's machine code. ``irreducible``: jumps back to blocks that do not head a loop; such code has no trip
-    counts.
+    """A kernel's machine code.
 
     Instructions of subroutines that it calls are among its own and in no loop of their callers.
     """
@@ -82,7 +75,6 @@ class Function:
     instructions: tuple[Instruction, ...]
     blocks: tuple[BasicBlock, ...]
     loops: tuple[NaturalLoop, ...]
-    irreducible: tuple[tuple[int, int], ...]
 
     @property
     def executed(self) -> tuple[Instruction, ...]:
@@ -189,7 +181,6 @@ def disassemble(cubin: bytes) -> tuple[Function, ...]:
 _TRIES = (("SYNCS", "PHASECHK"), ("USETMAXREG", "TRY_ALLOC"))
 _ARCH = re.compile(r"^\s*\.target\s+(\w+)")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,]+),")
-_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _NAMED = re.compile(r"^([.\w$]+):\s*$")
 _CODE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P[0-9T]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*$")
 _LABEL = re.compile(r"`\((\.L_[\w$]+)\)")
@@ -202,7 +193,6 @@ class _Raw:
     predicate: str
     name: str
     rest: str
-    line: tuple[str, int] | None
 
 
 def parse(text: str) -> tuple[Function, ...]:
@@ -210,19 +200,16 @@ def parse(text: str) -> tuple[Function, ...]:
     arch, section = "", ""
     code: dict[str, list[_Raw]] = {}
     labels: dict[str, dict[str, int]] = {}
-    line: tuple[str, int] | None = None
     for words in text.splitlines():
         if match := _ARCH.match(words):
             arch = match[1]
         elif match := _SECTION.match(words):
-            section, line = match[1].strip('"'), None
+            section = match[1].strip('"')
             code[section], labels[section] = [], {}
-        elif match := _LINE.match(words):
-            line = (match[1], int(match[2]))
         elif not section:
             continue
         elif match := _CODE.match(words):
-            code[section].append(_Raw(int(match[1], 16), match[2] or "", match[3], match[4], line))
+            code[section].append(_Raw(int(match[1], 16), match[2] or "", match[3], match[4]))
         elif match := _NAMED.match(words):
             labels[section][match[1]] = len(code[section])
         elif re.match(r"^\s*/\*[0-9a-f]{4,}\*/", words):
@@ -233,7 +220,7 @@ def parse(text: str) -> tuple[Function, ...]:
 def _function(name: str, arch: str, code: list[_Raw], labels: dict[str, int]) -> Function:
     starts = blocks_of(len(code), _flow(name, code, labels))
     successors = [targets for _, _, targets in starts]
-    loops, irreducible = natural_loops(successors)
+    loops = natural_loops(successors)
     alive = reachable(successors)
     blocks = tuple(
         BasicBlock(index, start, stop, targets, nest_of(index, loops), index in alive)
@@ -251,14 +238,13 @@ def _function(name: str, arch: str, code: list[_Raw], labels: dict[str, int]) ->
                     opcode,
                     tuple(modifiers),
                     operands,
-                    raw.line,
                     block.index,
                     block.loops,
                     memory_access(opcode, tuple(modifiers), operands),
                     spill='"SpillRefill"' in raw.rest,
                 )
             )
-    return Function(name, arch, tuple(instructions), blocks, loops, irreducible)
+    return Function(name, arch, tuple(instructions), blocks, loops)
 
 
 def _operands(text: str) -> tuple[str, ...]:

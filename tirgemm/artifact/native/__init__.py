@@ -45,19 +45,24 @@ class LoadedFunctions(NamedTuple):
     handle: Callable[[], int]
 
 
-@cache
-def library() -> Any:
-    """The launcher's module. Raises MissingExtra where it was not built or tvm_ffi is not installed."""
-    ffi = tvm_ffi()
+def built_library() -> Path:
+    """The launcher's file. Raises MissingExtra where it was not built."""
     if not LIBRARY.is_file():
         raise errors.MissingExtra(
             f"the native launcher {LIBRARY.name} is not built: install tirgemm again, or run "
             "'python -m tirgemm.artifact.build' (it needs g++)"
         )
+    return LIBRARY
+
+
+@cache
+def library() -> Any:
+    """The launcher's module. Raises MissingExtra where it was not built or tvm_ffi is not installed."""
+    ffi, file = tvm_ffi(), built_library()
     # The launcher raises these kinds; tvm_ffi turns them into the classes of that name.
     for error in _ERRORS:
         ffi.register_error(f"tirgemm.{error.__name__}", error)
-    return ffi.load_module(str(LIBRARY))
+    return ffi.load_module(str(file))
 
 
 @cache

@@ -19,8 +19,6 @@ from tirgemm.families.tensorcore.estimate import load_waits
 from tirgemm.families.tensorcore.tiling import unsupported
 from tirgemm.gemm import Gemm, Regime
 
-__all__ = ["Mma"]
-
 
 class Mma:
     """Implements the family protocol; see ``tirgemm.families.base``."""

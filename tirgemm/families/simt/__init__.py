@@ -21,8 +21,6 @@ from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.hardware import ARCHITECTURES, MAX_GRID
 from tirgemm.layouts import Layout, TiledCopy
 
-__all__ = ["Simt"]
-
 _LARGEST_BLOCK = (128, 128)
 
 

@@ -84,10 +84,7 @@ CONSTANTS = fitted_constants(__package__, SimtConstants)
 def default(gemm: Gemm, device: Device, regime: Regime) -> Config:
     """The best-predicted of a list of shapes that passes every rule."""
     choices = {knob.name: knob.choices for knob in space(gemm).knobs}
-    predicted: list[tuple[float, int, Config]] = []
-    for number, config in enumerate(_candidates(gemm, choices)):
-        predicted.append((predict_us(gemm, config, device, regime), number, config))
-    for _, _, config in sorted(predicted, key=lambda entry: entry[:2]):
+    for config in sorted(_candidates(gemm, choices), key=lambda config: predict_us(gemm, config, device, regime)):
         if accepted(RULES, gemm, config, device):
             return config
     raise Unsupported(f"simt has no default for {gemm} on {device.name}: every shape of its list breaks a rule")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.common.aligned_copy import AlignedCopy
+from tirgemm.families.common.alignment import access_width
 from tirgemm.families.tensorcore.tile_blocks import Writer
-from tirgemm.families.tensorcore.tiling import RUN, Side, Tiling, copy_width
+from tirgemm.families.tensorcore.tiling import RUN, Side, Tiling
 from tirgemm.gemm import DTYPE_NAMES
 from tirgemm.workload import named
 
@@ -59,7 +60,7 @@ class _Repack(Writer):
         # Loads end with a row: what lies behind it may be nobody's.
         columns = self.item.columns
         widths = (8, 4, 2) if isinstance(columns, int) else ()
-        most = copy_width(self.gemm, side.operand)
+        most = access_width(self.gemm, side.operand)
         self.width = next((w for w in widths if w <= most and columns % w == 0), 1)
 
     def write(self) -> None:

@@ -9,10 +9,11 @@ from typing import TypeVar
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
+from tirgemm.families.common.alignment import access_width
 from tirgemm.families.tensorcore.names import HALF, LINE, REPACK
 from tirgemm.families.tensorcore.reduce import reduce_grid
 from tirgemm.families.tensorcore.repack import repack_grid
-from tirgemm.families.tensorcore.tiling import LEAST_WIDTH, RUN_BYTES, Tiling, copy_width
+from tirgemm.families.tensorcore.tiling import LEAST_WIDTH, RUN_BYTES, Tiling
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import MAX_GRID, occupancy
 
@@ -83,7 +84,7 @@ def load(cut: Tiling, way: str) -> str | None:
     if way == REPACK:
         return None
     for side in cut.sides:
-        width = copy_width(cut.gemm, side.operand)
+        width = access_width(cut.gemm, side.operand)
         if width < LEAST_WIDTH:
             return (
                 f"cp.async copies 4 bytes at least; rows of {side.operand.upper()} are aligned to 2: load={REPACK} is "

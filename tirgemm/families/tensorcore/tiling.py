@@ -233,22 +233,13 @@ def shared_layout(kind: str, rows: int, runs: int) -> Layout:
     return Layout.plain(rows, runs, RUN_BYTES)
 
 
-def copy_width(gemm: Gemm, operand: Operand) -> int:
-    """Elements of the widest cp.async that suits base, rows and matrices of A or B and divides its rows: 8, 4, 2 or 1.
-
-    Rows are whole copies: compute-sanitizer calls one of which fewer bytes are asked for an invalid read where the rest
-    lies behind the operand.
-    """
-    return access_width(gemm, operand)
-
-
 @lru_cache(maxsize=64)  # every config of a problem asks for it
 def repacked(gemm: Gemm, operand: Operand) -> AlignedCopy | None:
     """The copy of A or B whose rows are whole runs, or None where 16 bytes are copied of the operand itself.
 
     Raises InvalidGemm where it takes more than 16 GiB.
     """
-    width = copy_width(gemm, operand)
+    width = access_width(gemm, operand)
     return None if width == RUN else AlignedCopy.of(gemm, operand, width, width)
 
 
@@ -264,7 +255,9 @@ def side(
     gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str, copy: str, load: str
 ) -> Side:
     """The tile of A or B under the knobs ``shared``, ``copy`` and ``load``."""
-    width = copy_width(gemm, operand)
+    # Rows are whole copies: compute-sanitizer calls one of which fewer bytes are asked for an invalid read where the
+    # rest lies behind the operand.
+    width = access_width(gemm, operand)
     source = repacked(gemm, operand) if load == REPACK else None
     if source is not None:
         width = RUN
@@ -278,7 +271,7 @@ def side(
 def loads(gemm: Gemm) -> tuple[str, ...]:
     """The ways in which A and B can reach shared memory, simplest first; none where a copy of one would be too
     large."""
-    widths = [copy_width(gemm, operand) for operand in OPERANDS]
+    widths = [access_width(gemm, operand) for operand in OPERANDS]
     ways = (COPY,) if min(widths) >= LEAST_WIDTH else ()
     if min(widths) == RUN:
         return ways

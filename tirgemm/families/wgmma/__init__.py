@@ -30,8 +30,6 @@ from tirgemm.families.wgmma.work import estimates_us, tile_work
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.layouts import Layout, TiledCopy
 
-__all__ = ["Wgmma"]
-
 _ARCH = "sm_90a"
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
 # TMA's strides are of 40 bits, its coordinates and the tiles' counts of 32.

@@ -19,8 +19,6 @@ from tirgemm.families.wmma.rules import RULES
 from tirgemm.families.wmma.space import space, tiling
 from tirgemm.gemm import Gemm, Regime
 
-__all__ = ["Wmma"]
-
 
 class Wmma:
     """Implements the family protocol; see ``tirgemm.families.base``."""

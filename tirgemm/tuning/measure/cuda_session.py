@@ -145,19 +145,8 @@ class CudaSession:
                 call("cuGraphExecDestroy", graph)
         conditions: dict[str, Any] = (
             probe.summary()
-            | {
-                "at": now(),
-                "regime": options.regime,
-                "fingerprint": self.device.fingerprint,
-                "device": self.device.key,
-                "m": gemm.m_max,
-                "operand_sets": sets,
-                "rotated_bytes": buffers[0].memory.nbytes,
-                "cache_bytes": self.device.limits.l2_bytes,
-                "swapped": options.swap,
-                "shared": options.shared,
-                "clock": "cuda events",
-            }
+            | {"at": now(), "clock": "cuda events"}
+            | options.conditions(self.device, gemm, sets, buffers[0].memory.nbytes, self.device.limits.l2_bytes)
             | {name: choice for name, choice in chosen.items() if name in contenders}
         )
         if launches:
@@ -181,9 +170,7 @@ class CudaSession:
         raw = kernel.raw
         scalars = [1.0 for _ in kernel.gemm.scalars]
         device, stream = tvm_ffi.device("cuda", self._gpu.ordinal), int(self._gpu.stream)
-        calls: list[Call] = []
-        for views in operands.views:
-            calls.append(partial(raw, *(view.tensor for view in views.values()), *scalars))
+        calls: list[Call] = [partial(raw, *(v.tensor for v in views.values()), *scalars) for views in operands.views]
         return _Contender(lambda: tvm_ffi.use_raw_stream(device, stream), calls)
 
     def _library(

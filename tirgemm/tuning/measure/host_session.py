@@ -101,21 +101,12 @@ class HostSession:
         if len(blocks) > 1:
             blocks = {name: turn(calls[name], block) for name, block in blocks.items()}
         samples = alternate(blocks, StoppingRule(options.min_samples, options.budget_s), self._alive, seed=options.seed)
-        conditions = before | {
-            "regime": options.regime,
-            "fingerprint": self.device.fingerprint,
-            "device": self.device.key,
-            "m": gemm.m_max,
-            "operand_sets": sets,
-            "rotated_bytes": buffers[0].memory.nbytes,
-            "cache_bytes": self._cache,
-            "swapped": options.swap,
-            "shared": options.shared,
-            "clock": "perf_counter_ns",
-        }
-        conditions |= {
-            name: choice for name, choice in self._ways.get((gemm, options.regime), {}).items() if name in calls
-        }
+        conditions: dict[str, Any] = (
+            before
+            | {"clock": "perf_counter_ns"}
+            | options.conditions(self.device, gemm, sets, buffers[0].memory.nbytes, self._cache)
+            | {name: choice for name, choice in self._ways.get((gemm, options.regime), {}).items() if name in calls}
+        )
         if absent:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tirgemm.artifact import Trust
 from tirgemm.artifact.closing import Closing
@@ -29,6 +29,7 @@ from tirgemm.tuning.verify.result import Verification
 if TYPE_CHECKING:
     Answer = tuple[Verification | None, SampleSet | None]
 
+T = TypeVar("T")
 BASELINES = {
     "cpu": ("numpy_f32", "torch.matmul"),
     "cuda": (
@@ -144,10 +145,7 @@ class Measurer(Closing):
         cancel: Flag | None = None,
     ) -> Verification:
         """Whether the kernel is right. Raises MeasurementTimedOut, MeasurementCrashed, ArtifactError, Cancelled."""
-        verification, _ = self._ask(self._request(package, Verify(level, seed), None), cancel)
-        if verification is None:
-            raise MeasurementFailed("the measuring process answered without a verification")
-        return verification
+        return _answered(self._ask(self._request(package, Verify(level, seed), None), cancel)[0])
 
     def time(
         self,
@@ -169,10 +167,7 @@ class Measurer(Closing):
         unknown regime or baseline.
         """
         request = Time(options, dict(against or {}), baselines)
-        _, samples = self._ask(self._request(package, None, request), cancel)
-        if samples is None:
-            raise MeasurementFailed("the measuring process answered without samples")
-        return samples
+        return _answered(self._ask(self._request(package, None, request), cancel)[1])
 
     def evaluate(
         self,
@@ -192,17 +187,12 @@ class Measurer(Closing):
         options = RaceOptions(regime, min_samples, seconds, "search", seed, shared=bool(against))
         request = Time(options, dict(against or {}))
         verification, samples = self._ask(self._request(package, Verify(level, seed), request), cancel)
-        if verification is None:
-            raise MeasurementFailed("the measuring process answered without a verification")
-        return verification, samples
+        return _answered(verification), samples
 
     def stream(self) -> SampleSet:
         """Microseconds of reading ``conditions["bytes"]`` bytes of the device's memory, once each: its read
         bandwidth."""
-        _, samples = self._ask(ReadBandwidth(self.device, self.lock_dir), None)
-        if samples is None:
-            raise MeasurementFailed("the measuring process answered without samples")
-        return samples
+        return _answered(self._ask(ReadBandwidth(self.device, self.lock_dir), None)[1])
 
     def require_usable(self, cancel: Flag | None = None) -> None:
         """Open the device in the measuring process, in a new one where the last has died or could not. Raises
@@ -281,6 +271,12 @@ class Measurer(Closing):
                     self._on_wait("")
             self.unusable = False
         return answer
+
+
+def _answered(part: T | None) -> T:
+    if part is None:
+        raise MeasurementFailed("the measuring process answered without what it was asked for")
+    return part
 
 
 def _installed(package: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tirgemm.artifact import Trust
 from tirgemm.device import Device
@@ -46,6 +47,20 @@ class RaceOptions:
         if not gemm.m_min <= self.m <= gemm.m_max:
             raise InvalidRequest(f"m is {self.m}; {gemm} has m from {gemm.m_min} to {gemm.m_max}")
         return gemm.with_(m=self.m)
+
+    def conditions(self, device: Device, gemm: Gemm, sets: int, rotated_bytes: int, cache_bytes: int) -> dict[str, Any]:
+        """What samples of ``gemm``, from ``problem``, were taken under on any device."""
+        return {
+            "regime": self.regime,
+            "fingerprint": device.fingerprint,
+            "device": device.key,
+            "m": gemm.m_max,
+            "operand_sets": sets,
+            "rotated_bytes": rotated_bytes,
+            "cache_bytes": cache_bytes,
+            "swapped": self.swap,
+            "shared": self.shared,
+        }
 
 
 @dataclass(frozen=True, slots=True)

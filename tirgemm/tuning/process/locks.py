@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from tirgemm.errors import AlreadyRunning, Cancelled, InvalidRequest
+from tirgemm.errors import AlreadyRunning, InvalidRequest
 
 _FOLDER_MODE = 0o1777
 _FILE_MODE = 0o666
@@ -48,20 +48,16 @@ class FileLock:
         self._on_wait = on_wait
         self._fd: int | None = None
 
-    @property
-    def held(self) -> bool:
-        return self._fd is not None
-
-    def acquire(self, timeout_s: float | None = None, cancel: threading.Event | None = None) -> None:
+    def acquire(self, timeout_s: float | None = None) -> None:
         """Wait for the lock: without end where ``timeout_s`` is None, not at all where it is 0.
 
-        Raises AlreadyRunning, which names the holder, after the time; Cancelled when ``cancel`` is set.
+        Raises AlreadyRunning, which names the holder, after the time.
         """
         if self._fd is not None:
             raise RuntimeError(f"lock {self.path} is held already")
         fd = _open(self.path)
         try:
-            self._wait(fd, timeout_s, cancel)
+            self._wait(fd, timeout_s)
         except BaseException:
             os.close(fd)
             raise
@@ -84,16 +80,16 @@ class FileLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.release()
 
-    def _wait(self, fd: int, timeout_s: float | None, cancel: threading.Event | None) -> None:
+    def _wait(self, fd: int, timeout_s: float | None) -> None:
         mode = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
-        if timeout_s is None and cancel is None:
+        if timeout_s is None:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, mode | fcntl.LOCK_NB)
                 return
             with self._told(fd):
                 fcntl.flock(fd, mode)  # the kernel queues the waiters: fairer than asking again and again
             return
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -101,9 +97,7 @@ class FileLock:
                 return
             except BlockingIOError:
                 pass
-            if cancel is not None and cancel.is_set():
-                raise Cancelled(f"cancelled while waiting for the lock {self.path}")
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 holder = lock_holder(self.path)
                 raise AlreadyRunning(
                     f"lock {self.path} is held by process {holder}; it was not free within {timeout_s:g} s"
@@ -160,13 +154,13 @@ class DeviceLock:
         self._gate = FileLock(folder / f"{lock_key}.gate", shared=shared, on_wait=on_wait)
         self._lock = FileLock(folder / f"{lock_key}.lock", shared=shared, on_wait=on_wait)
 
-    def acquire(self, timeout_s: float | None = None, cancel: threading.Event | None = None) -> None:
+    def acquire(self, timeout_s: float | None = None) -> None:
         """As FileLock.acquire."""
         started = time.monotonic()
-        self._gate.acquire(timeout_s, cancel)
+        self._gate.acquire(timeout_s)
         try:
             left = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
-            self._lock.acquire(left, cancel)
+            self._lock.acquire(left)
         finally:
             self._gate.release()
 

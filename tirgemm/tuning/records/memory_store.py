@@ -139,10 +139,6 @@ class MemoryStore:
             self._blobs[sha256] = bytes(data)
         return sha256
 
-    def has_blob(self, sha256: str) -> bool:
-        with self._lock:
-            return sha256 in self._blobs
-
     def get_blob(self, sha256: str) -> bytes:
         with self._lock:
             blob = self._blobs.get(sha256)

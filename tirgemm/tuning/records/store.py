@@ -83,10 +83,6 @@ class Store(Protocol):
         space."""
         ...
 
-    def has_blob(self, sha256: str) -> bool:
-        """Whether bytes of that hash are there; they are not read."""
-        ...
-
     def get_blob(self, sha256: str) -> bytes:
         """The bytes, whose hash is checked. StoreError where absent or damaged."""
         ...

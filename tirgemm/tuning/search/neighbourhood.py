@@ -13,7 +13,7 @@ from functools import cached_property
 
 from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
-from tirgemm.errors import InvalidConfig, Unsupported
+from tirgemm.errors import Unsupported
 from tirgemm.families import Family
 from tirgemm.families.base import rejected
 from tirgemm.families.common.knob_parts import COARSE
@@ -48,11 +48,6 @@ class Neighbourhood:
         self._seed = f"{seed} {gemm} {regime}"
         self._random = random.Random(self._seed)
         self._estimates: dict[Config, float] = {}
-
-    def first(self, count: int) -> list[Config]:
-        """The family's default, then the best-estimated configs that are unlike it and each other."""
-        scores = {config: self._first_score(config) for config in _leaders(self.pool, _RANKED)}
-        return _spread(scores, count, self._default, repulsion=_FIRST_REPULSION)
 
     def next(
         self,
@@ -219,10 +214,8 @@ def _fine_pairs(one: Config, other: Config) -> Iterator[tuple[Value, Value | Non
 
 def adapted(config: Config, space: Space) -> Config:
     """The point of ``space`` next to a config of another problem, or of an older space: the nearest number, else the
-    first choice. Raises InvalidConfig for another family.
+    first choice. ``config`` is of the space's family.
     """
-    if config.family != space.family:
-        raise InvalidConfig(f"config of family {config.family!r} given to the space of {space.family!r}")
     given = dict(config.knobs)
     return Config(space.family, tuple((k.name, _choice(k.choices, given.get(k.name))) for k in space.knobs))
 
