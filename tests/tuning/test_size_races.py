@@ -60,7 +60,7 @@ def test_the_latest_race_at_each_m_counts() -> None:
     assert medians == {200: {1: 3.0, 3: 9.0}, 300: {1: 4.0, 2: 6.0}}
 
 
-def test_a_race_counts_for_more_than_an_estimate_where_two_ran() -> None:
+def test_a_race_counts_for_more_than_an_estimate() -> None:
     problems = [WHOLE.with_(m=Range(1, m)) for m in (200, 300, 400)]
     estimated = [{config(1): Loss(1.0, 1.0), config(2): Loss(1.1, 1.1)}] * 3
     races = {
@@ -69,7 +69,8 @@ def test_a_race_counts_for_more_than_an_estimate_where_two_ran() -> None:
     }
     shown = with_races(problems, estimated, races, 0)
     assert {one["tile_m"]: loss.ratio for one, loss in shown[0].items()} == {1: 2.0, 2: 1.0}
-    assert shown[1:] == estimated[1:]
+    assert {one["tile_m"]: loss.ratio for one, loss in shown[1].items()} == {1: 1.0, 2: 1.0}, "the fastest alone"
+    assert shown[2] == estimated[2]
 
 
 def test_a_race_at_a_smaller_m_says_nothing_of_the_largest() -> None:
@@ -87,8 +88,9 @@ class Surprising(Expecting):
         longer = {name: self._longer(each, options) for name, each in {"": package, **against}.items()}
         beside = {name: tuple(us * longer[name] for us in taken) for name, taken in usual.baselines.items()}
         self.clock.now += 1.0
-        under = {"at": f"{self.clock.now:09.1f}", "fingerprint": DEVICE.fingerprint, "regime": options.regime}
-        return SampleSet(tuple(us * longer[""] for us in usual.samples_us), options.reason, beside, under)
+        under = {"at": f"{self.clock.now:09.1f}", "fingerprint": DEVICE.fingerprint}
+        ours = tuple(us * longer[""] for us in usual.samples_us)
+        return SampleSet(ours, options.reason, beside, usual.conditions | under)
 
     def evaluate(self, package: bytes, regime: str, **rest: Any) -> tuple[Verification, SampleSet]:
         verification, samples = super().evaluate(package, regime, **rest)
@@ -130,6 +132,34 @@ def slowdowns(configs: Mapping[int, Config], others: Mapping[int, Config]) -> li
     """How much longer the configs take than the others at each m."""
     times = [[expected_us(WHOLE.with_(m=m), of[m]) * longer(of[m], m) for m in BETWEEN] for of in (configs, others)]
     return [ours / theirs for ours, theirs in zip(*times, strict=True)]
+
+
+def test_what_wins_between_two_sizes_and_is_wrong_at_the_next_serves_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Database.embedded(tmp_path / "here") as database:
+        bench = bench_on(database, ShippedRecords(tmp_path))
+        sizes = [WHOLE.with_(m=Range(1, m) if m > 1 else 1) for m in COMPARED]
+        searched: set[Config] = set()
+        usual = bench.fake.time
+
+        def tried() -> list[Candidate]:
+            return [one for gemm in sizes for one in bench.store.candidates(gemm, DEVICE.key, "sustained")]
+
+        def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
+            if options.m is not None and not searched:
+                searched.update(one.config for one in tried())
+            return usual(package, options, **rest)
+
+        monkeypatch.setattr(bench.fake, "time", time)
+        bench.fate = lambda config: "wrong" if searched and config not in searched else "right"
+        for timed in (search_loop, sweep):
+            monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: bench.clock.now))
+        monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
+        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0)).run()
+        members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
+        assert {member.config for member in members} <= searched
+        assert {one.status for one in tried() if one.config not in searched} == {Status.WRONG}
 
 
 def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,8 @@ class RacedCall:
 def dropped(
     calls: Sequence[RacedCall], linears: Sequence[LinearProblems], table: KernelTable, turns: Turns, *, graph: bool
 ) -> dict[RacedKernel, float]:
-    """The kernels without which one of the calls is faster, with its time over that without them.
+    """The kernels without which one of the calls is faster, with its time over that without them; of what is dropped
+    because the call gains nothing, its time over PyTorch's.
 
     ``linears`` are all of the model that kernels of ``table`` compute. Where a call with what is left of its kernels is
     not faster than PyTorch's in all turns but one, nor in enough of more turns, all of them are dropped: first those

@@ -67,7 +67,7 @@ def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: F
         else:
             reason = (
                 f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, "
-                "and by estimate at those between"
+                "and at those between by races or estimates"
             )
         choice = Choice(0, reason, 1.0, 1.0, 1.0)
         timings = reported_timings(part, winner, beside, evidence, choice, summary, plan)

@@ -74,7 +74,8 @@ class SetTuning(Tuning):
     """One tuning of one problem whose m is a range. The fallback is one kernel for all of it.
 
     The budget's trials are those of each size, its seconds those of all the searches together; the races between the
-    sizes take a share of as many on top. A search that is stopped ends with one kernel for the whole range.
+    sizes take a share of as many on top, and what is measured behind them some more. A search that is stopped ends with
+    one kernel for the whole range.
     """
 
     @cached_property

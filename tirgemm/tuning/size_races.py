@@ -15,7 +15,7 @@ from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_fai
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
-from tirgemm.tuning.records.races_below import RacesBelow, kept
+from tirgemm.tuning.records.races_below import RacesBelow
 from tirgemm.tuning.selection import ratio_low
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import TuningTask
@@ -47,13 +47,13 @@ def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet
 def with_races(
     problems: Sequence[Gemm], losses: Sequence[Mapping[Config, Loss]], races: RacesBelow, seed: int
 ) -> list[dict[Config, Loss]]:
-    """``losses`` at each of ``problems`` with what the races at their m show in the place of what is estimated, where
-    two or more of the configs were raced."""
+    """``losses`` at each of ``problems`` with what the races at their m show in the place of what is estimated. Of a
+    race the samples of the fastest may alone have been recorded."""
     shown = []
     for gemm, at_size in zip(problems, losses, strict=True):
         raced = {config: samples for config, samples in races.get(gemm.m_max, {}).items() if config in at_size}
         ratios = {config: loss.ratio for config, loss in at_size.items()}
-        shown.append(losses_at(ratios, raced, seed) if len(raced) > 1 else dict(at_size))
+        shown.append(losses_at(ratios, raced, seed) if raced else dict(at_size))
     return shown
 
 
@@ -73,8 +73,9 @@ def race_between(
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
     built, and the others are built side by side. The races come first where most is at stake.
     What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
-    stopped. The samples become sample sets of the candidates at the size above, where a config that was not measured
-    is by ``measure``, if it is the fastest in a race. Raises Cancelled.
+    stopped. The samples become sample sets of the candidates at the size above. What is the fastest in a race and was
+    not measured at that size is by ``measure``, whatever time that takes, and does not stay where it fails. Raises
+    Cancelled.
     """
     above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
@@ -105,17 +106,26 @@ def race_between(
     finally:
         for size in above:
             whole.workbench.forget_ahead(size.tuning.gemm)
+    won: dict[Tuning, dict[Config, None]] = {size.tuning: {} for size in above}
+    for place, samples in raced.items():
+        size, _ = races[place]
+        if samples and (fastest := min(samples, key=lambda config: samples[config].median_us)) in size.unrecorded:
+            won[size.tuning][fastest] = None
+    measure([*won], {tuning.gemm: [*configs] for tuning, configs in won.items()})
+    for size in above:
+        size.record_measured()
     for place, gemm in enumerate(problems):
-        samples, failed = raced.get(place, {}), races[place][0].failed if place in raced else ()
+        samples, failed = dict(raced.get(place, {})), set[Config]()
+        if place in raced:
+            size, _ = races[place]
+            failed = size.failed
+            for config in size.unrecorded.keys() & won[size.tuning].keys():
+                samples.pop(config, None)
+                failed.add(config)
         gone = {*failed, *untried.get(gemm, ())} - {*samples}
         ratios = {config: loss.ratio for config, loss in losses[place].items() if config not in gone}
         if ratios and (place in raced or len(ratios) < len(losses[place])):
             losses[place] = losses_at(ratios, samples, whole.seed)
-    fastest = {min(samples, key=lambda config: samples[config].median_us) for samples in raced.values() if samples}
-    new = {size.tuning: [config for config in size.unrecorded if config in fastest] for size in above}
-    measure([*new], {tuning.gemm: configs for tuning, configs in new.items()})
-    for size in above:
-        size.record_measured()
 
 
 def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> float:
@@ -164,7 +174,7 @@ class _SizeAbove:
                 mark_failed(tuning, entry.config, result.failed[entry.name])
                 self.failed.add(entry.config)
                 del self.built[entry.config]
-        samples = {f.config: kept(result.samples[f.name], gemm.m_max) for f in entries if f.name in result.samples}
+        samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
         for config, taken in samples.items():
             self.unrecorded.setdefault(config, []).append(taken)
         self.record_measured()

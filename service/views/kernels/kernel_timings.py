@@ -9,7 +9,7 @@ from typing import Any
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.service.views.kernels.distributions import Quartiles, RatioSpread, ratio_spread
 from tirgemm.timings import NotTimed, Timing
-from tirgemm.tuning.records import KernelRecord, SampleSet
+from tirgemm.tuning.records import SMALLER_M, KernelRecord, SampleSet
 
 # By how much a median and the same one in a kernel's document may differ: digits.
 SAME_MEDIAN = 1e-3
@@ -68,6 +68,7 @@ def _times(record: KernelRecord, regime: Regime, samples: Sequence[SampleSet]) -
 
 
 def _run_of(timing: Timing, samples: Sequence[SampleSet]) -> SampleSet | None:
-    """The newest samples with this median."""
-    same = (s for s in reversed(samples) if abs(s.median_us / timing.median_us - 1) <= SAME_MEDIAN)
+    """The newest samples at the problem's own m with this median."""
+    own = (s for s in reversed(samples) if s.reason != SMALLER_M)
+    same = (s for s in own if abs(s.median_us / timing.median_us - 1) <= SAME_MEDIAN)
     return next(same, None)

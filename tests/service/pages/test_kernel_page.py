@@ -29,6 +29,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.explain.explainer import Explainer
 from tirgemm.service.http.pages import one_kernel_page
 from tirgemm.timings import MemberTiming
+from tirgemm.tuning.records import SMALLER_M, CandidateKey, SampleSet
 from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.access.audit import AuditLog
 
@@ -64,6 +65,19 @@ def test_times_stand_beside_the_default_and_baselines_with_their_samples(service
     html = page(service, f"/kernels/{kernel.id}")
     assert html.count('<svg class="samples"') == 2
     assert "1.25 times as fast as the default" in html
+
+
+def test_a_race_at_a_smaller_m_lends_no_samples(service: Service) -> None:
+    """Though its median is as good as the kernel's, and it is newer."""
+    kernel = searched_kernel(service.store, "1..129x67x31:f16:nt", us=10.0)
+    key = CandidateKey(kernel.gemm, kernel.device.key, kernel.regime, kernel.config.digest)
+    smaller = SampleSet((10.0,) * 7, SMALLER_M, conditions={"regime": kernel.regime, "m": 100})
+    service.store.add_samples(key, smaller)
+    own, *others = document(service, f"/kernels/{kernel.id}")["times"][0]["entries"]
+    assert len(own["samples_us"]) == 41
+    assert [entry["name"] for entry in others if entry["samples_us"]] == ["default", "torch.matmul"]
+    url = f"/candidates/{kernel.config.digest}?gemm={kernel.gemm}&device={kernel.device.key}&regime={kernel.regime}"
+    assert ">smaller m, 100</th>" in page(service, url)
 
 
 def test_times_of_a_busy_machine_are_marked(service: Service) -> None:

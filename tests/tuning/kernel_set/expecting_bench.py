@@ -46,7 +46,8 @@ class Expecting(FakeMeasurer):
     def time(self, package: bytes, options: RaceOptions, *, against: dict[str, bytes], **_: Any) -> SampleSet:
         manifests = [self.manifest(each) for each in (package, *against.values())]
         ours, *others = [(expected_us(options.problem(each.gemm), each.config),) * 6 for each in manifests]
-        return SampleSet(ours, options.reason, dict(zip(against, others, strict=True)), {"regime": options.regime})
+        under = {"regime": options.regime, "m": options.problem(manifests[0].gemm).m_max}
+        return SampleSet(ours, options.reason, dict(zip(against, others, strict=True)), under)
 
 
 class ExpectingBench(FakeBench):

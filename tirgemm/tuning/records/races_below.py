@@ -8,18 +8,12 @@ of its time at that size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from tirgemm.config import Config
 from tirgemm.tuning.records import SMALLER_M, Candidate, SampleSet
 
 # By m, the samples of each config of one race there.
 RacesBelow = dict[int, dict[Config, SampleSet]]
-
-
-def kept(samples: SampleSet, m: int) -> SampleSet:
-    """The sample set that is kept of a candidate that was raced at a smaller m."""
-    return replace(samples, reason=SMALLER_M, conditions=samples.conditions | {"m": m})
 
 
 def races_below(candidates: Iterable[Candidate]) -> RacesBelow:
@@ -33,7 +27,7 @@ def races_below(candidates: Iterable[Candidate]) -> RacesBelow:
 
 
 def latest_race(raced: Sequence[tuple[Config, SampleSet]]) -> dict[Config, SampleSet]:
-    """Of sample sets of several races those of the latest, all of which began at one time."""
+    """Of sample sets of several races those of the latest, all of which began at one time, ``conditions["at"]``."""
     latest = max((_began(samples) for _, samples in raced), default="")
     return {config: samples for config, samples in raced if _began(samples) == latest}
 
