@@ -41,7 +41,6 @@ def worker(
     arguments = options.setting_arguments(locals())
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import DamagedDatabase, TirgemmError
-    from tirgemm.service.http.state import open_database
     from tirgemm.service.jobs.damage_watch import DamageWatch
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
@@ -49,6 +48,7 @@ def worker(
     from tirgemm.service.jobs.process import die_with, on_termination
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
+    from tirgemm.service.service_database import open_database
     from tirgemm.service.settings import Settings
     from tirgemm.service.traces import traces_of
     from tirgemm.tuning.budget import Budget

@@ -20,24 +20,17 @@ from tirgemm.service.http.kernel_cache.snapshot_cache import SnapshotCache
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.watch import Watch
+from tirgemm.service.service_database import REQUEST_SECONDS, open_database
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.service.views.service_overview import OverviewReader
 from tirgemm.service.views.spaces.importance import ImportanceReader
-from tirgemm.tuning_db import Database, JobQueue, data_folder
+from tirgemm.tuning_db import Database, JobQueue
 from tirgemm.tuning_db.access.api_keys import ApiKey
 from tirgemm.tuning_db.queue.batches import BatchTable
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
-
-# How long an answer of a database server is awaited: by requests, whose clients wait, and by workers.
-REQUEST_SECONDS, WORKER_SECONDS = 5.0, 30.0
-
-
-def open_database(settings: Settings, limit_s: float = WORKER_SECONDS) -> Database:
-    """The database that the settings name, with the current schema. Raises SchemaTooNew and StoreError."""
-    return data_folder.open_database(settings.data, settings.db or None, limit_s)
 
 
 @dataclass

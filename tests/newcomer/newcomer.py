@@ -31,6 +31,7 @@ from tests.newcomer.sessions import COLUMNS, Interpreter, Ran, Shell
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_PAGES = ("README.md", "docs/getting-started.md")
 READY = r"https?://\S+"
+_FREE_PORT = re.compile(r"--port 0\b")
 # What no command may print where it did what the text says.
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\)|^error:|: error:", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -152,7 +153,9 @@ class Newcomer:
         self._say(f"({time.monotonic() - began:.1f} s)")
 
     def _start(self, block: Block, shell: Shell, stack: ExitStack) -> None:
-        """A program of a terminal of its own: wait until it says where it listens, and leave it running."""
+        """A program of a terminal of its own: wait until it says where it listens, and leave it running. One on a free
+        port is ended then: no line of a page can name it, and its worker would look for jobs to the end of the page.
+        """
         env, here = shell.environment()
         for command in block.commands():
             self._say(f"$ {command}      (in a terminal of its own)")
@@ -163,6 +166,10 @@ class Newcomer:
             except TimeoutError as error:
                 raise Disagreement(f"{block.page}:{block.line}: {command}: {error}") from error
             self._say(before + actual[0])
+            if _FREE_PORT.search(command):
+                other.interrupt()
+                if code := other.end():
+                    raise Disagreement(f"{block.page}:{block.line}: {command}: it ended with {code} at Ctrl-C")
 
     def _save(self, block: Block, shell: Shell) -> None:
         _, here = shell.environment()

@@ -23,9 +23,10 @@ from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, Cancelled
 from tirgemm.events import CandidateRecorded, EventHandler, KernelSelected, SearchStarted
 from tirgemm.events import Event as TuningEvent
-from tirgemm.service.http.state import ServiceState, open_database
+from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.server.http_server import uvicorn_config
+from tirgemm.service.service_database import open_database
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.timings import SearchSummary, Timing, Timings

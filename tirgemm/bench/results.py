@@ -28,7 +28,6 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.measure.baselines.torch_baseline import PINNED
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.records import SampleSet
 
@@ -159,16 +158,23 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
+def _torch_settings() -> dict[str, Any]:
+    from tirgemm.tuning.measure.baselines.torch_baseline import PINNED  # brings tvm_ffi, which readers do without
+
+    return PINNED
+
+
 def environment(device: Device, repository: Path | None, commit: str | None = None) -> dict[str, Any]:
     """What the figures were taken on: device, driver, CUDA, TVM, PyTorch, the program's commit, the date.
 
     ``commit`` is for a copy of the program without its history, which cannot tell.
     """
+    torch = version_of("torch")
     return dict(device.environment) | {
         "device": device.model,
         "device_key": device.key,
-        "torch": version_of("torch"),
-        "torch_settings": PINNED if version_of("torch") else None,
+        "torch": torch,
+        "torch_settings": _torch_settings() if torch else None,
         "numpy": version_of("numpy"),
         "tirgemm": __version__,
         "commit": commit or _commit(repository),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.support import ScriptedEngine
-from tirgemm.service.http.state import open_database
+from tirgemm.service.service_database import open_database
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, SqlStore
 
