@@ -131,10 +131,11 @@ def _table(shapes: Sequence[tuple[Gemm, Times]]) -> str:
 def _losses(times: Times, best: Config) -> Iterable[tuple[tuple[str, Value], float | None]]:
     """Each knob of the fastest config that means something, with its value, and how much slower the fastest with
     another value is, if there is one."""
+    timed = [(dict(config.knobs), us) for config, us in times.items()]
     for name, value in best.knobs:
         needed, idle = _NEEDS.get(name, ("", None))
         if not needed or best[needed] != idle:
-            without = [us for config, us in times.items() if dict(config.knobs).get(name) != value]
+            without = [us for knobs, us in timed if knobs.get(name) != value]
             yield (name, value), min(without) / times[best] - 1 if without else None
 
 
