@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -163,15 +163,22 @@ def ranking_model(device: Device) -> RankingModel | None:
 
     Raises InvalidRequest for a file that is none.
     """
-    keys = dict.fromkeys((device.key, device.with_(power_limit_w=0).key))
-    own = [file_of(key) for key in keys for file_of in (user_file, shipped_file)]
-    for path in (*own, *files_of_devices_alike(device)):
+    for path in _files(device):
         try:
             stat = path.stat()
         except OSError:
             continue
         return _read(path, stat.st_mtime_ns, stat.st_size)
     return None
+
+
+def _files(device: Device) -> Iterator[Path]:
+    """Where a model for a device may lie, in the order in which they count; folders are listed where no file of its
+    own is taken."""
+    for key in dict.fromkeys((device.key, device.with_(power_limit_w=0).key)):
+        yield user_file(key)
+        yield shipped_file(key)
+    yield from files_of_devices_alike(device)
 
 
 @lru_cache(maxsize=8)

@@ -119,14 +119,14 @@ def slab_width(extent: Any) -> Any:
     """Elements of the rows of slabs that hold so many of m or n, of one extent or of an array of them: 64, but 32 where
     slabs of 32 take at most three quarters of the elements, and 16 for up to 16. TMA takes as long for a row of 32
     bytes as for one of 128; what a tile does not need costs bandwidth and shared memory."""
-    narrow, wide = -(-extent // 32) * 32, -(-extent // 64) * 64
+    narrow, wide = (extent + 31) & -32, (extent + 63) & -64
     return MMA_K << ((extent > 16) * 1 + (4 * narrow > 3 * wide))
 
 
 def slab_extent(extent: Any) -> Any:
     """Elements of m or n that all slabs of a tile have room for where k is not contiguous."""
     width = slab_width(extent)
-    return -(-extent // width) * width
+    return (extent + width - 1) & -width
 
 
 def units(elements: int) -> int:
