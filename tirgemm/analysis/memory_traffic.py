@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import expr
 from tirgemm.analysis.banks import core_matrix, wavefronts
 from tirgemm.analysis.banks.wavefronts import BankModel, bank_model
+from tirgemm.analysis.ir.access_tree import access_tree
 from tirgemm.analysis.ir.expressions import LANE, WARP
 from tirgemm.analysis.ir.intrinsics import map_name
 from tirgemm.analysis.ir.patterns import LANES, Requests
 from tirgemm.analysis.ir.sites import LSU, Loop, Site, Unknown
 from tirgemm.analysis.ir.unrolled_copies import Access, accesses_of
-from tirgemm.analysis.ir.walk import walk
 from tirgemm.analysis.match.accesses import Matching, OpcodeCount, match
 from tirgemm.analysis.sass.program import Function, disassemble
 from tirgemm.analysis.simulate.counting import RequestCounter, RequestKind, Tally
@@ -210,7 +210,7 @@ def analyse_kernel(
 ) -> KernelAnalysis:
     """The analysis of one kernel at ``m``; ``code`` is its machine code."""
     grid = _three(expr.evaluate(extent, m) for extent in kernel.grid)
-    tree = walk(function, _extents(kernel, grid), *_parameters(function, kernel, m))
+    tree = access_tree(function, _extents(kernel, grid), *_parameters(function, kernel, m))
     accesses = accesses_of(tree.body)
     matching = match(accesses, code, kernel) if code is not None else Matching.as_written(accesses)
     counter = RequestCounter(model)

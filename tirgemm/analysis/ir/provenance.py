@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Provenance:
-    """Gathers flows between buffers during a walk, then names the tensors of every site."""
+    """Gathers flows between buffers during the visit of a PrimFunc, then names the tensors of every site."""
 
     def __init__(self) -> None:
         self.tensors: dict[Any, str] = {}

@@ -1,14 +1,15 @@
-# ruff: noqa: N802
-# Methods are named for the classes of TVM that they visit.
-"""Memory accesses of a kernel, read from its lowered TIR: the statements of the PrimFunc as a tree of loops, conditions
-and accesses.
+"""Access tree of a kernel: its memory accesses (global and shared loads and stores, TMA copies, MMA operands) within
+the loops and conditions of its TIR.
 
-The input is a PrimFunc right before code generation, where buffers are flat, vector accesses are Ramps and every
-instruction is a call. An access (``Site``) has its address as an expression of thread and loop variables, its width in
-bytes, and the conditions under which it runs. Every access is in the tree: where an address or a condition cannot be
-analysed, its expression has an unknown symbol. A call that is not modelled is an ``Unknown``, with its name and the
-reason.
+``access_tree`` visits a PrimFunc as it is right before code generation, where buffers are flat, vector accesses are
+Ramps and every instruction is a call. Each access (``Site``) has its address as an expression of thread and loop
+variables, its width in bytes, and the conditions under which it runs. None is left out: where an address or a
+condition cannot be analysed, its expression has an unknown symbol, and a call that is not modelled is an ``Unknown``,
+with its name and the reason.
 """
+
+# Methods are named for the classes of TVM that they visit.
+# ruff: noqa: N802
 
 from __future__ import annotations
 
@@ -32,13 +33,15 @@ WIDEST = 16
 _UNROLLED = "pragma_unroll"
 
 
-def walk(function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]) -> Tree:
+def access_tree(
+    function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]
+) -> Tree:
     """The tree of the accesses of ``function``.
 
     ``extents``: of every ``threadIdx``, ``blockIdx`` and ``clusterCtaIdx`` axis of the launch; ``sizes``: the values of
     the function's integer parameters; ``names``: its pointer and tensor map parameters -> the launch's tensors.
     """
-    return _Walker(function, extents, sizes, names).tree()
+    return _AccessVisitor(function, extents, sizes, names).tree()
 
 
 _Conditions: TypeAlias = "tuple[IrExpr, ...]"
@@ -55,8 +58,8 @@ class _Guard:
     condition_reads: Mapping[_Access, Sequence[_Conditions]]
 
 
-class _Walker(Values):
-    """One walk: the statements found so far, and where data flows."""
+class _AccessVisitor(Values):
+    """One visit of a PrimFunc: the statements so far, and where data flows."""
 
     def __init__(
         self, function: PrimFunc, extents: Mapping[str, int], sizes: Mapping[str, int], names: Mapping[str, str]
