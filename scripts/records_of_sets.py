@@ -5,20 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range, Regime
-from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import servers
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest
 from tirgemm.tuning.records.races_below import RacesBelow, races_below
 from tirgemm.tuning.shipped_set import OFFERED
-from tirgemm.tuning.size_races import losses_at, with_races
+from tirgemm.tuning.size_races import losses_at, recorded_losses
 
 # A problem, of a kernel set that at the smallest m of its range, the device class and the regime.
 SetKey = tuple[Gemm, str, Regime]
@@ -104,9 +102,7 @@ def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Co
     problems = [
         gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low or whole.low in sizes
     ]
-    rivals = [*dict.fromkeys(chain(fast_configs(measured.values()), *races.values()))]
-    estimated = losses_everywhere(problems, rivals, measured, device, regime)
-    return {*servers(offered, with_races(problems, estimated, races, 0))}
+    return {*servers(offered, recorded_losses(problems, measured, races, device, regime, 0))}
 
 
 def _set_of(candidate: Candidate) -> SetKey:

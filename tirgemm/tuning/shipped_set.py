@@ -4,7 +4,6 @@ parts built, certified and timed."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError
@@ -14,7 +13,6 @@ from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
@@ -25,7 +23,7 @@ from tirgemm.tuning.records.races_below import RacesBelow, latest_race, races_be
 from tirgemm.tuning.records.row_signatures import RowsDiffer
 from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_differing, set_record
 from tirgemm.tuning.shipped_kernel import certified_shipped, failed_here
-from tirgemm.tuning.size_races import losses_at, with_races
+from tirgemm.tuning.size_races import losses_at, recorded_losses
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, TuningTask
 
@@ -71,9 +69,7 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
         races |= races_below(candidate for candidate in offer.candidates if offer.same and candidate.config in times)
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
-    rivals = list(dict.fromkeys(chain(fast_configs(losses.values()), *races.values())))
-    estimated = losses_everywhere(problems, rivals, losses, tuning.device, tuning.regime)
-    everywhere = with_races(problems, estimated, races, tuning.seed)
+    everywhere = recorded_losses(problems, losses, races, tuning.device, tuning.regime, tuning.seed)
     able = [config for config in servers(configs, everywhere) if config not in without]
     return _parts(tuning, problems, everywhere, able)
 

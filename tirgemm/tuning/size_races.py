@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tirgemm.config import Config
+from tirgemm.device import Device
 from tirgemm.errors import Cancelled, VerificationFailed
 from tirgemm.families import is_valid
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
+from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
@@ -55,6 +58,20 @@ def with_races(
         ratios = {config: loss.ratio for config, loss in at_size.items()}
         shown.append(losses_at(ratios, raced, seed) if raced else dict(at_size))
     return shown
+
+
+def recorded_losses(
+    problems: Sequence[Gemm],
+    measured: Mapping[Gemm, Mapping[Config, Loss]],
+    races: RacesBelow,
+    device: Device,
+    regime: Regime,
+    seed: int,
+) -> list[dict[Config, Loss]]:
+    """What configs lose at each of ``problems``, by rising m, by the records of a search: at those ``measured`` what
+    they lost there, at others by its ``races``, and where there was none as ``losses_everywhere`` estimates."""
+    rivals = list(dict.fromkeys(chain(fast_configs(measured.values()), *races.values())))
+    return with_races(problems, losses_everywhere(problems, rivals, measured, device, regime), races, seed)
 
 
 def race_between(
@@ -114,14 +131,10 @@ def race_between(
     measure([*won], {tuning.gemm: [*configs] for tuning, configs in won.items()})
     for size in above:
         size.record_measured()
+        size.failed.update(size.unrecorded.keys() & won[size.tuning].keys())
     for place, gemm in enumerate(problems):
-        samples, failed = dict(raced.get(place, {})), set[Config]()
-        if place in raced:
-            size, _ = races[place]
-            failed = size.failed
-            for config in size.unrecorded.keys() & won[size.tuning].keys():
-                samples.pop(config, None)
-                failed.add(config)
+        failed = races[place][0].failed if place in raced else ()
+        samples = {config: taken for config, taken in raced.get(place, {}).items() if config not in failed}
         gone = {*failed, *untried.get(gemm, ())} - {*samples}
         ratios = {config: loss.ratio for config, loss in losses[place].items() if config not in gone}
         if ratios and (place in raced or len(ratios) < len(losses[place])):
