@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,10 @@ from tests.helpers.shipped_files import ship
 from tests.tuning.kernel_set.expecting_bench import HOPPER, Expecting, ExpectingBench, expected_us
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm, Range
-from tirgemm.tuning import search_loop, size_races, sweep
+from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status
@@ -160,6 +162,30 @@ def test_what_wins_between_two_sizes_and_is_wrong_at_the_next_serves_nowhere(
         members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
         assert {member.config for member in members} <= searched
         assert {one.status for one in tried() if one.config not in searched} == {Status.WRONG}
+
+
+@pytest.mark.parametrize("cuts", [0, size_races.CUTS])
+def test_what_would_serve_between_the_sizes_is_raced_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int
+) -> None:
+    """With few kernels that are others than were estimated to be the fastest there."""
+    few = partial(valid_segments, most=6)
+    for module in (set_tuning, size_races):
+        monkeypatch.setattr(module, "valid_segments", few)
+    monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(size_races, "CUTS", cuts)
+    with Database.embedded(tmp_path / "here") as database:
+        bench = bench_on(database, ShippedRecords(tmp_path))
+        for timed in (search_loop, sweep):
+            monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: bench.clock.now))
+        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0)).run()
+        members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
+        serving = served((member.gemm, member.config) for member in members)
+        sizes = [WHOLE.with_(m=Range(1, m) if m > 1 else 1) for m in COMPARED]
+        races = races_below(one for gemm in sizes for one in bench.store.candidates(gemm, DEVICE.key, "sustained"))
+    borders = {member.gemm.m_min for member in members}
+    never = [m for m in BETWEEN if serving[m] not in races[m] and not borders & {*range(m - 16, m + 1)}]
+    assert bool(never) is (cuts == 0), never
 
 
 def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

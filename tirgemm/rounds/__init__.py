@@ -6,9 +6,10 @@ round, so that none owes anything to what runs before it.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -87,6 +88,22 @@ def turn(calls: Iterator[Callable[[], object]], block: SampleBlock) -> SampleBlo
         return samples
 
     return run
+
+
+def warm_up(
+    blocks: Collection[Callable[[], object]],
+    seconds: float,
+    alive: Callable[[], None] = lambda: None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Let contenders take turns of which nothing is kept, until so many seconds are over."""
+    started = clock()
+    for block in itertools.cycle(blocks):
+        if clock() - started >= seconds:
+            return
+        block()
+        alive()
 
 
 def alternate(

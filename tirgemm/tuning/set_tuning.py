@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError, VerificationFailed
@@ -117,11 +117,11 @@ class SetTuning(Tuning):
         losses = losses_everywhere(problems, rivals, measured, self.device, self.regime, new)
         if len(problems) > len(measured):
             self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
-        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds, new, self._measure)
+        able = partial(servers, [*itertools.chain.from_iterable(offered.values())], losses)
+        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds, new, self._measure, able)
         if self._stopped():
             return self._of_one_kernel(known)
-        configs = servers((config for best in offered.values() for config in best), losses)
-        record = self._stored_set(problems, losses, configs, summary)
+        record = self._stored_set(problems, losses, able(), summary)
         if record is None:
             return self._of_one_kernel(known)
         self.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))

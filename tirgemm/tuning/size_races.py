@@ -10,22 +10,26 @@ from itertools import chain
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, VerificationFailed
+from tirgemm.errors import Cancelled, InvalidRequest, VerificationFailed
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
 from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
+from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
 from tirgemm.tuning.records.races_below import RacesBelow
 from tirgemm.tuning.selection import ratio_low
+from tirgemm.tuning.set_members import TOLERANCE
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import TuningTask
 
 # At most so many are raced at a size, which are estimated to take at most so many times the best.
 RACED, NEAR = 4, 1.15
 SAMPLES, SECONDS = 20, 0.25
+# Of the seconds of those races as many more, at most, for what would serve; the range is cut so often for them.
+SERVING, CUTS = 0.5, 2
 
 
 def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
@@ -82,63 +86,123 @@ def race_between(
     seconds: float,
     untried: Mapping[Gemm, Collection[Config]],
     measure: Callable[[Sequence[Tuning], Mapping[Gemm, Sequence[Config]]], None],
+    able: Callable[[], Collection[Config]],
 ) -> None:
     """Race what is estimated to be the fastest at those of ``problems`` that were not ``compared``, for about so many
     ``seconds``, and put what it loses in the place of the estimates in ``losses``. What is ``untried`` at a size stays
-    there only by a race.
+    there only by a race. Then the range is cut, by those losses, between what is ``able`` to serve, and what would
+    serve a size without a race there is raced there, too, for at most ``SERVING`` as many seconds.
 
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
     built, and the others are built side by side. The races come first where most is at stake.
     What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
-    stopped. The samples become sample sets of the candidates at the size above. What is the fastest in a race and was
-    not measured at that size is by ``measure``, whatever time that takes, and does not stay where it fails. Raises
-    Cancelled.
+    stopped. The samples become sample sets of the candidates at the size above. What is the fastest in a race, or would
+    serve, and was not measured at that size is by ``measure``, whatever time that takes, and does not stay where it
+    fails. Raises Cancelled.
     """
-    above = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
-    races: dict[int, tuple[_SizeAbove, list[Config]]] = {}
-    raced: dict[int, dict[Config, SampleSet]] = {}
-    for place, gemm in enumerate(problems):
-        size = next((size for size in above if size.tuning.gemm.m_max >= gemm.m_max), None)
-        if size is not None and size.tuning.gemm != gemm and len(configs := size.nearest(losses[place])) > 1:
-            races[place] = size, configs
-    at = dict(zip(problems, losses, strict=True))
-    stakes = {place: _at_stake(losses[place], at[size.tuning.gemm]) for place, (size, _) in races.items()}
-    order = sorted(races, key=stakes.__getitem__, reverse=True)
-    deadline = time.monotonic() + seconds
-    try:
-        for size, configs in map(races.__getitem__, order):
-            size.begin(configs)
-        for place in order:
-            began = time.monotonic()
-            whole.between_batches()
-            deadline += time.monotonic() - began
-            whole.raise_if_cancelled()
-            if whole.end.stopping or time.monotonic() > deadline:
-                break
-            size, configs = races[place]
-            raced[place] = size.raced(problems[place], configs)
-    except Cancelled:
-        if not whole.end.stopping:
-            raise
-    finally:
-        for size in above:
-            whole.workbench.forget_ahead(size.tuning.gemm)
-    won: dict[Tuning, dict[Config, None]] = {size.tuning: {} for size in above}
-    for place, samples in raced.items():
-        size, _ = races[place]
-        if samples and (fastest := min(samples, key=lambda config: samples[config].median_us)) in size.unrecorded:
-            won[size.tuning][fastest] = None
-    measure([*won], {tuning.gemm: [*configs] for tuning, configs in won.items()})
-    for size in above:
-        size.record_measured()
-        size.failed.update(size.unrecorded.keys() & won[size.tuning].keys())
-    for place, gemm in enumerate(problems):
-        failed = races[place][0].failed if place in raced else ()
-        samples = {config: taken for config, taken in raced.get(place, {}).items() if config not in failed}
-        gone = {*failed, *untried.get(gemm, ())} - {*samples}
-        ratios = {config: loss.ratio for config, loss in losses[place].items() if config not in gone}
-        if ratios and (place in raced or len(ratios) < len(losses[place])):
-            losses[place] = losses_at(ratios, samples, whole.seed)
+    sizes = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
+    between = _RacesBetween(whole, problems, losses, sizes, measure)
+    between.run(between.of_fastest(), seconds)
+    between.show(untried)
+    for _ in range(CUTS):
+        serving = between.of_serving(able())
+        between.run(serving, SERVING * seconds / CUTS)
+        between.show({})
+
+
+class _RacesBetween:
+    """The races at those of ``problems`` that were not compared, by their places, and what they show in ``losses``."""
+
+    def __init__(
+        self,
+        whole: TuningTask,
+        problems: Sequence[Gemm],
+        losses: list[dict[Config, Loss]],
+        compared: Sequence[_SizeAbove],
+        measure: Callable[[Sequence[Tuning], Mapping[Gemm, Sequence[Config]]], None],
+    ) -> None:
+        self.whole = whole
+        self.problems = problems
+        self.losses = losses
+        self.compared = compared
+        self.measure = measure
+        self._above: dict[int, _SizeAbove] = {}
+        self._raced: dict[int, dict[Config, SampleSet]] = {}
+        self._serving: dict[Tuning, set[Config]] = {size.tuning: set() for size in compared}
+        for place, gemm in enumerate(problems):
+            size = next((size for size in compared if size.tuning.gemm.m_max >= gemm.m_max), None)
+            if size is not None and size.tuning.gemm != gemm:
+                self._above[place] = size
+
+    def of_fastest(self) -> dict[int, list[Config]]:
+        """What is estimated to be the fastest at each place, those first where most is at stake."""
+        at = dict(zip(self.problems, self.losses, strict=True))
+        nearest = {place: size.nearest(self.losses[place]) for place, size in self._above.items()}
+        stakes = {place: _at_stake(self.losses[place], at[size.tuning.gemm]) for place, size in self._above.items()}
+        order = sorted(nearest, key=stakes.__getitem__, reverse=True)
+        return {place: nearest[place] for place in order if len(nearest[place]) > 1}
+
+    def of_serving(self, able: Collection[Config]) -> dict[int, list[Config]]:
+        """What would serve each place and was not raced there, with what was, or is estimated to be the fastest; none
+        where nothing serves the range."""
+        try:
+            segments = valid_segments(self.problems, self.losses, able, self.whole.device, tolerance=TOLERANCE)
+        except InvalidRequest:
+            return {}
+        wanted = {}
+        for segment in segments:
+            for place in range(segment.first, segment.last + 1):
+                size, raced = self._above.get(place), self._raced.get(place, {})
+                new = segment.config in self.losses[place].keys() - {*raced}
+                if size is None or not new or segment.config in size.failed or not size.builds(segment.config):
+                    continue
+                beside = [*raced] or [c for c in size.nearest(self.losses[place]) if c != segment.config]
+                if beside:
+                    wanted[place] = [*beside[:RACED], segment.config]
+                    self._serving[size.tuning].add(segment.config)
+        return wanted
+
+    def run(self, wanted: Mapping[int, Sequence[Config]], seconds: float) -> None:
+        """Race these configs at each place, in this order, for so many seconds. Raises Cancelled."""
+        deadline = time.monotonic() + seconds
+        try:
+            for place, configs in wanted.items():
+                self._above[place].begin(configs)
+            for place, configs in wanted.items():
+                began = time.monotonic()
+                self.whole.between_batches()
+                deadline += time.monotonic() - began
+                self.whole.raise_if_cancelled()
+                if self.whole.end.stopping or time.monotonic() > deadline:
+                    break
+                samples = self._above[place].raced(self.problems[place], configs)
+                self._raced[place] = samples or self._raced.get(place, {})
+        except Cancelled:
+            if not self.whole.end.stopping:
+                raise
+        finally:
+            for size in self.compared:
+                self.whole.workbench.forget_ahead(size.tuning.gemm)
+
+    def show(self, untried: Mapping[Gemm, Collection[Config]]) -> None:
+        """Measure at the sizes above what won or would serve, and put what the races show in the place of estimates;
+        what is ``untried`` at a size goes without a race."""
+        new = {size.tuning: {c for c in self._serving[size.tuning] if c in size.unrecorded} for size in self.compared}
+        for place, samples in self._raced.items():
+            size = self._above[place]
+            if samples and (fastest := min(samples, key=lambda c: samples[c].median_us)) in size.unrecorded:
+                new[size.tuning].add(fastest)
+        self.measure([*new], {tuning.gemm: sorted(configs, key=str) for tuning, configs in new.items()})
+        for size in self.compared:
+            size.record_measured()
+            size.failed.update(size.unrecorded.keys() & new[size.tuning])
+        for place, gemm in enumerate(self.problems):
+            failed = self._above[place].failed if place in self._raced else ()
+            samples = {config: taken for config, taken in self._raced.get(place, {}).items() if config not in failed}
+            gone = {*failed, *untried.get(gemm, ())} - {*samples}
+            ratios = {config: loss.ratio for config, loss in self.losses[place].items() if config not in gone}
+            if ratios and (place in self._raced or len(ratios) < len(self.losses[place])):
+                self.losses[place] = losses_at(ratios, samples, self.whole.seed)
 
 
 def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> float:
@@ -161,7 +225,11 @@ class _SizeAbove:
     def nearest(self, losses: Mapping[Config, Loss]) -> list[Config]:
         """What is estimated to be the fastest at a smaller size, of what may be built for this one."""
         near = sorted((c for c in losses if losses[c].ratio <= NEAR), key=lambda config: losses[config].ratio)
-        return [config for config in near if is_valid(self.tuning.gemm, config, self.tuning.device)][:RACED]
+        return [config for config in near if self.builds(config)][:RACED]
+
+    def builds(self, config: Config) -> bool:
+        """Whether a kernel of ``config`` may be built for the range up to this size."""
+        return is_valid(self.tuning.gemm, config, self.tuning.device)
 
     def begin(self, configs: Sequence[Config]) -> None:
         """Begin to build what is not."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.launch import tensor_args
 from tirgemm.reference.numbers import activate, decode, encode
-from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn
+from tirgemm.rounds import MOST_SAMPLES, StoppingRule, alternate, buffer_assignment, settle, turn, warm_up
 from tirgemm.tuning.measure import Measurer
 from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable, numpy_baseline
 from tirgemm.tuning.measure.conditions import CACHE_VARIABLE, host_conditions, last_level_cache_bytes, timed_cache_bytes
@@ -72,6 +73,16 @@ def test_a_budget_is_used_up_and_slow_kernels_get_fewer_samples() -> None:
     assert len(Clock().run(StoppingRule(50, 0.1), a=0.3)["a"]) == 7
     assert len(Clock().run(StoppingRule(2, 0.1), a=60.0)["a"]) == 2
     assert len(Clock().run(StoppingRule(5, 9.0), a=1e-6)["a"]) == MOST_SAMPLES
+
+
+def test_contenders_take_turns_to_warm_up_until_the_time_is_over() -> None:
+    clock, looks = Clock(), list[float]()
+    blocks = [partial(clock.block, name, 0.25) for name in ("a", "b", "c")]
+    warm_up(blocks, 1.1, lambda: looks.append(clock.now), clock=lambda: clock.now)
+    assert clock.order == ["a", "b", "c", "a", "b"]
+    assert looks == [0.25, 0.5, 0.75, 1.0, 1.25], "each is looked after"
+    warm_up(blocks, 0.0, clock=lambda: clock.now)
+    assert len(clock.order) == 5, "no time, no turn"
 
 
 def test_swapping_gives_every_contender_the_next_ones_buffers() -> None:

@@ -34,6 +34,13 @@ class Probe:
         except Exception:  # absent, of another version than the driver, or forbidden in this container
             self._nvml = None
 
+    def forget(self) -> None:
+        """Nothing was seen so far."""
+        self._clocks.clear()
+        self._watts.clear()
+        self._degrees.clear()
+        self._reasons = 0
+
     def sample(self) -> None:
         """Look once; meant for while kernels run."""
         nvml = self._nvml
