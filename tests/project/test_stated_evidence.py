@@ -130,3 +130,16 @@ def test_what_is_said_of_a_familys_evidence_is_what_its_files_have(family: str) 
     number = {5: "five", 6: "six"}[len(missed)]
     assert f"{caught}, and every unaltered kernel is right. The {number} that are not are all" in text
     assert {place(row) for row in missed} == {("end", "__syncthreads removed")}
+
+
+def test_what_is_said_of_the_mutants_of_simt_is_what_the_evidence_has() -> None:
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    ran, unseen = evidence("nvidia-h200/simt.mutants")
+    modelled = {row["key"]: row["status"] for row in evidence("cpu/simt.emulated")[0]}
+    (last,) = (row for row in unseen if modelled[row["key"]].startswith("not caught"))
+    assert (
+        f"All {len(ran)} mutants ran on the H200: {len(ran) - len(unseen)} are caught there, and of the {len(unseen)} "
+        f"others {len(unseen) - 1} on the emulator."
+    ) in text
+    assert place(last) == ("steps", "__syncthreads removed")
+    assert (last["config"]["pipeline"], last["config"]["barriers"]) == ("double", 2)

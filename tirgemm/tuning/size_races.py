@@ -17,7 +17,7 @@ from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_fai
 from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
 from tirgemm.tuning.kernel_set.segments import valid_segments
-from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.measure.requests import WARM_S, RaceOptions
 from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
 from tirgemm.tuning.records.races_below import RacesBelow
 from tirgemm.tuning.selection import ratio_low
@@ -28,8 +28,12 @@ from tirgemm.tuning.tuning_task import TuningTask
 # At most so many are raced at a size, which are estimated to take at most so many times the best.
 RACED, NEAR = 4, 1.15
 SAMPLES, SECONDS = 20, 0.25
-# Of the seconds of those races as many more, at most, for what would serve; the range is cut so often for them.
-SERVING, CUTS = 0.5, 2
+# Seconds by which the first of them warms up: the GPU was idle while kernels were built. On an H200 the races of the
+# next second ran at clocks up to 20 % above what the power limit leaves.
+COLD_WARM_S = 2.0
+# Of the seconds of those races so many more, at most, for what would serve; the range is cut so often for them. With
+# half as many an H200 left 8 to 20 of 80 sizes to what was not raced there.
+SERVING, CUTS = 1.0, 2
 
 
 def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
@@ -164,7 +168,7 @@ class _RacesBetween:
 
     def run(self, wanted: Mapping[int, Sequence[Config]], seconds: float) -> None:
         """Race these configs at each place, in this order, for so many seconds. Raises Cancelled."""
-        deadline = time.monotonic() + seconds
+        deadline, warm_s = time.monotonic() + seconds, COLD_WARM_S
         try:
             for place, configs in wanted.items():
                 self._above[place].begin(configs)
@@ -175,7 +179,8 @@ class _RacesBetween:
                 self.whole.raise_if_cancelled()
                 if self.whole.end.stopping or time.monotonic() > deadline:
                     break
-                samples = self._above[place].raced(self.problems[place], configs)
+                samples = self._above[place].raced(self.problems[place], configs, warm_s)
+                warm_s = WARM_S
                 self._raced[place] = samples or self._raced.get(place, {})
         except Cancelled:
             if not self.whole.end.stopping:
@@ -237,9 +242,9 @@ class _SizeAbove:
             if config not in self.built and self.tuning.evaluator.build_of(config) is None:
                 self.tuning.workbench.build_ahead(self.tuning.gemm, config)
 
-    def raced(self, gemm: Gemm, configs: Sequence[Config]) -> dict[Config, SampleSet]:
-        """The samples of a race between ``configs`` at a smaller size, none where fewer than two of them build. What
-        does not build or run is recorded so."""
+    def raced(self, gemm: Gemm, configs: Sequence[Config], warm_s: float) -> dict[Config, SampleSet]:
+        """The samples of a race between ``configs`` at a smaller size, behind ``warm_s`` that are not counted; none
+        where fewer than two of them build. What does not build or run is recorded so."""
         tuning, missing = self.tuning, [config for config in configs if config not in {*self.built, *self.failed}]
         with tuning.workbench.waits_told(tuning.tell_wait):
             with suppress(VerificationFailed):  # none of them builds, which is recorded
@@ -248,7 +253,7 @@ class _SizeAbove:
             entries = [self.built[config] for config in configs if config in self.built]
             if len(entries) < 2:
                 return {}
-            options = RaceOptions(tuning.regime, SAMPLES, SECONDS, SMALLER_M, tuning.seed, m=gemm.m_max)
+            options = RaceOptions(tuning.regime, SAMPLES, SECONDS, SMALLER_M, tuning.seed, m=gemm.m_max, warm_s=warm_s)
             result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
         for entry in entries:
             if entry.name in result.failed:

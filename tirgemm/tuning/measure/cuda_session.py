@@ -55,9 +55,6 @@ _ISOLATED_PER_BLOCK = 10
 _SPIN_NS = 50_000
 _LONGEST_SPIN_NS = 1_000_000
 _WARM_CALLS = 3
-# A race begins with so many of its seconds uncounted: after a pause kernels run at a higher clock than the power limit
-# leaves them, on an H200 for 0.06 to 0.12 s.
-_WARM_S = 0.15
 _SCREEN_US = 300.0
 _SCREEN_LAUNCHES = 100
 _SCREEN_ISOLATED = 3
@@ -143,12 +140,11 @@ class CudaSession:
                 if count:
                     launches[name or "kernel"] = count
                 self._alive()
-            left_s = options.budget_s
             if options.regime == "sustained" and YARDSTICK not in blocks:
-                warm_up(blocks.values(), warm_s := min(_WARM_S, left_s), self._alive)
-                left_s -= warm_s
+                warm_up(blocks.values(), options.warm_s, self._alive)
+                options = replace(options, budget_s=max(0.0, options.budget_s - options.warm_s))
                 probe.forget()
-            samples = timed(blocks, replace(options, budget_s=left_s), self._alive)
+            samples = timed(blocks, options, self._alive)
         finally:
             for graph in graphs:
                 call("cuGraphExecDestroy", graph)

@@ -21,14 +21,20 @@ class Verify:
     seed: int
 
 
+# After a pause kernels run at a higher clock than the power limit leaves them: on an H200 for 0.06 to 0.12 s after one
+# of 0.3 s.
+WARM_S = 0.15
+
+
 @dataclass(frozen=True, slots=True)
 class RaceOptions:
     """How contenders are timed beside one another, in a regime.
 
-    At least ``min_samples`` samples each, for ``budget_s`` seconds in all. ``seed`` draws the operands, and the order
-    of the contenders anew for every round. ``swap`` gives every contender the buffers of the next one; ``shared`` gives
-    all of them the same, which saves most of the memory and filling. ``m`` is what is timed of problems whose m is a
-    range; None: its high end.
+    At least ``min_samples`` samples each, for ``budget_s`` seconds in all. Of these the first ``warm_s`` are not
+    counted in the sustained regime on a GPU, but for a search's candidates beside their yardstick. ``seed`` draws the
+    operands, and the order of the contenders anew for every round. ``swap`` gives every contender the buffers of the
+    next one; ``shared`` gives all of them the same, which saves most of the memory and filling. ``m`` is what is timed
+    of problems whose m is a range; None: its high end.
     """
 
     regime: Regime
@@ -39,6 +45,7 @@ class RaceOptions:
     swap: bool = False
     shared: bool = False
     m: int | None = None
+    warm_s: float = WARM_S
 
     def problem(self, gemm: Gemm) -> Gemm:
         """What is timed of ``gemm``. Raises InvalidRequest for an m that it does not have."""
