@@ -164,20 +164,24 @@ def test_what_wins_between_two_sizes_and_is_wrong_at_the_next_serves_nowhere(
         assert {one.status for one in tried() if one.config not in searched} == {Status.WRONG}
 
 
-@pytest.mark.parametrize("cuts", [0, size_races.CUTS])
-def test_what_would_serve_between_the_sizes_is_raced_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int
-) -> None:
-    """With few kernels that are others than were estimated to be the fastest there."""
+def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few kernels that are others than were estimated to be the fastest there, at seven of sixteen sizes."""
     few = partial(valid_segments, most=6)
     for module in (set_tuning, size_races):
         monkeypatch.setattr(module, "valid_segments", few)
     monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(size_races, "CUTS", cuts)
+    raced = list[int]()
     with Database.embedded(tmp_path / "here") as database:
         bench = bench_on(database, ShippedRecords(tmp_path))
         for timed in (search_loop, sweep):
             monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: bench.clock.now))
+        usual = bench.fake.time
+
+        def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
+            raced.extend([] if options.m is None else [options.m])
+            return usual(package, options, **rest)
+
+        monkeypatch.setattr(bench.fake, "time", time)
         record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0)).run()
         members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
         serving = served((member.gemm, member.config) for member in members)
@@ -185,7 +189,8 @@ def test_what_would_serve_between_the_sizes_is_raced_there(
         races = races_below(one for gemm in sizes for one in bench.store.candidates(gemm, DEVICE.key, "sustained"))
     borders = {member.gemm.m_min for member in members}
     never = [m for m in BETWEEN if serving[m] not in races[m] and not borders & {*range(m - 16, m + 1)}]
-    assert bool(never) is (cuts == 0), never
+    assert not never
+    assert sum(raced.count(m) > 1 for m in BETWEEN) == 7, "of which each has a second race, with what would serve"
 
 
 def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,12 +106,10 @@ def race_between(
     """
     sizes = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     between = _RacesBetween(whole, problems, losses, sizes, measure)
-    between.run(between.of_fastest(), seconds)
-    between.show(untried)
+    between.show(between.run(between.of_fastest(), seconds), untried)
     for _ in range(CUTS):
-        serving = between.of_serving(able())
-        between.run(serving, SERVING * seconds / CUTS)
-        between.show({})
+        if serving := between.of_serving(able()):
+            between.show(between.run(serving, SERVING * seconds / CUTS), {})
 
 
 class _RacesBetween:
@@ -160,15 +158,16 @@ class _RacesBetween:
                 new = segment.config in self.losses[place].keys() - {*raced}
                 if size is None or not new or segment.config in size.failed or not size.builds(segment.config):
                     continue
-                beside = [*raced] or [c for c in size.nearest(self.losses[place]) if c != segment.config]
-                if beside:
-                    wanted[place] = [*beside[:RACED], segment.config]
+                beside = sorted(raced, key=lambda config: raced[config].median_us) or size.nearest(self.losses[place])
+                if others := [config for config in beside if config != segment.config]:
+                    wanted[place] = [*others[:RACED], segment.config]
                     self._serving[size.tuning].add(segment.config)
         return wanted
 
-    def run(self, wanted: Mapping[int, Sequence[Config]], seconds: float) -> None:
-        """Race these configs at each place, in this order, for so many seconds. Raises Cancelled."""
-        deadline, warm_s = time.monotonic() + seconds, COLD_WARM_S
+    def run(self, wanted: Mapping[int, Sequence[Config]], seconds: float) -> set[int]:
+        """Race these configs at each place, in this order, for so many seconds; the places that had their turn. Raises
+        Cancelled."""
+        deadline, warm_s, reached = time.monotonic() + seconds, COLD_WARM_S, set[int]()
         try:
             for place, configs in wanted.items():
                 self._above[place].begin(configs)
@@ -182,16 +181,18 @@ class _RacesBetween:
                 samples = self._above[place].raced(self.problems[place], configs, warm_s)
                 warm_s = WARM_S
                 self._raced[place] = samples or self._raced.get(place, {})
+                reached.add(place)
         except Cancelled:
             if not self.whole.end.stopping:
                 raise
         finally:
             for size in self.compared:
                 self.whole.workbench.forget_ahead(size.tuning.gemm)
+        return reached
 
-    def show(self, untried: Mapping[Gemm, Collection[Config]]) -> None:
-        """Measure at the sizes above what won or would serve, and put what the races show in the place of estimates;
-        what is ``untried`` at a size goes without a race."""
+    def show(self, places: Collection[int], untried: Mapping[Gemm, Collection[Config]]) -> None:
+        """Measure at the sizes above what won or would serve, and put what the races at ``places`` show in the place of
+        estimates; what is ``untried`` at a size goes without a race."""
         new = {size.tuning: {c for c in self._serving[size.tuning] if c in size.unrecorded} for size in self.compared}
         for place, samples in self._raced.items():
             size = self._above[place]
@@ -204,9 +205,9 @@ class _RacesBetween:
         for place, gemm in enumerate(self.problems):
             failed = self._above[place].failed if place in self._raced else ()
             samples = {config: taken for config, taken in self._raced.get(place, {}).items() if config not in failed}
-            gone = {*failed, *untried.get(gemm, ())} - {*samples}
+            gone = ({*failed, *untried.get(gemm, ())} - {*samples}) & self.losses[place].keys()
             ratios = {config: loss.ratio for config, loss in self.losses[place].items() if config not in gone}
-            if ratios and (place in self._raced or len(ratios) < len(self.losses[place])):
+            if ratios and (place in places or gone):
                 self.losses[place] = losses_at(ratios, samples, self.whole.seed)
 
 
