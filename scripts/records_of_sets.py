@@ -93,12 +93,13 @@ def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Co
     whole = Range(gemm.m_min, gemm.m_max)
     measured = {}
     races: RacesBelow = {}
+    known = {candidate.config.digest: candidate.config for of_size in sizes.values() for candidate in of_size}
     for size in set(compared_sizes(whole)) & set(sizes):
         of_size = sizes[size][0].gemm
         known = comparable_times(sizes[size]).items()
         times = {config: us for config, us in known if us is not None and is_valid(of_size, config, device)}
         measured |= {of_size: losses_at(times, {}, 0)} if times else {}
-        races |= races_below(candidate for candidate in sizes[size] if candidate.config in times)
+        races |= races_below((candidate for candidate in sizes[size] if candidate.config in times), known)
     problems = [
         gemm.with_(m=Range(whole.low, size)) for size in cut_sizes(whole) if size > whole.low or whole.low in sizes
     ]

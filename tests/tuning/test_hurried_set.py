@@ -118,7 +118,7 @@ def test_between_the_sizes_that_are_compared_the_races_come_first_where_most_is_
 
     monkeypatch.setattr(bench.fake, "time", time)
     monkeypatch.setattr(set_tuning, "race_between", race_between)
-    monkeypatch.setattr(size_races, "CUTS", 0)  # what would serve is raced behind these
+    monkeypatch.setattr(size_races, "SERVING_ROUNDS", 0)  # what would serve is raced behind these
     monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 100.0 * len(raced)))
     tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, 1500.0)).run()
     assert len(raced) == 7, "until 0.4 of 1500 s are over"

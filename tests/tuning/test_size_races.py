@@ -21,7 +21,7 @@ from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
-from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.measure.requests import WARM_S, RaceOptions
 from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import by_stage, comparable_times
 from tirgemm.tuning.records.offer import ENVIRONMENT
@@ -60,6 +60,19 @@ def test_the_latest_race_at_each_m_counts() -> None:
     races = races_below([first, second, third])
     medians = {m: {one["tile_m"]: samples.median_us for one, samples in of_m.items()} for m, of_m in races.items()}
     assert medians == {200: {1: 3.0, 3: 9.0}, 300: {1: 4.0, 2: 6.0}}
+
+
+def test_what_ran_beside_the_fastest_and_has_no_record_there_counts_too() -> None:
+    at_200 = raced(2.0, 200, "2").beside(config(7).digest, (4.0,) * 5).beside("other", (1.0,) * 5)
+    first, second = (
+        candidate(WHOLE, 1, at_200),
+        candidate(WHOLE, 2, raced(3.0, 200, "2").beside(config(1).digest, (9.0,))),
+    )
+    others = {one.digest: one for one in (config(1), config(7))}
+    (race,) = races_below([first, second], others).values()
+    assert {one["tile_m"]: samples.median_us for one, samples in race.items()} == {1: 2.0, 2: 3.0, 7: 4.0}
+    (alone,) = races_below([first, second]).values()
+    assert [*alone] == [config(1), config(2)]
 
 
 def test_a_race_counts_for_more_than_an_estimate() -> None:
@@ -165,12 +178,13 @@ def test_what_wins_between_two_sizes_and_is_wrong_at_the_next_serves_nowhere(
 
 
 def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few kernels that are others than were estimated to be the fastest there, at seven of sixteen sizes."""
+    """With few kernels what would serve is another than was estimated to be the fastest, at seven of sixteen sizes. All
+    that ran in the latest race at a size is on record."""
     few = partial(valid_segments, most=6)
     for module in (set_tuning, size_races):
         monkeypatch.setattr(module, "valid_segments", few)
     monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    raced = list[int]()
+    raced, contenders, cold = list[int](), dict[int, set[Config]](), list[float]()
     with Database.embedded(tmp_path / "here") as database:
         bench = bench_on(database, ShippedRecords(tmp_path))
         for timed in (search_loop, sweep):
@@ -178,7 +192,11 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
         usual = bench.fake.time
 
         def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
-            raced.extend([] if options.m is None else [options.m])
+            if options.m is not None:
+                raced.append(options.m)
+                entries = (package, *rest["against"].values())
+                contenders[options.m] = {bench.fake.manifest(entry).config for entry in entries}
+                cold.append(options.warm_s)
             return usual(package, options, **rest)
 
         monkeypatch.setattr(bench.fake, "time", time)
@@ -186,11 +204,16 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
         members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
         serving = served((member.gemm, member.config) for member in members)
         sizes = [WHOLE.with_(m=Range(1, m) if m > 1 else 1) for m in COMPARED]
-        races = races_below(one for gemm in sizes for one in bench.store.candidates(gemm, DEVICE.key, "sustained"))
+        tried = [one for gemm in sizes for one in bench.store.candidates(gemm, DEVICE.key, "sustained")]
+        races = races_below(tried, {one.config.digest: one.config for one in tried})
     borders = {member.gemm.m_min for member in members}
     never = [m for m in BETWEEN if serving[m] not in races[m] and not borders & {*range(m - 16, m + 1)}]
     assert not never
     assert sum(raced.count(m) > 1 for m in BETWEEN) == 7, "of which each has a second race, with what would serve"
+    known = {one.config for one in tried}
+    assert {m: {*of} for m, of in races.items()} == {m: of & known for m, of in contenders.items()}
+    assert max(map(len, contenders.values())) > size_races.RACED
+    assert cold == [size_races.COLD_WARM_S, *[WARM_S] * (len(raced) - 1)], "no time passes between them"
 
 
 def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,7 +293,7 @@ class Evaluator:
         self._default = config, binary
         package = self.workbench.package(self.gemm, config, binary)
         certificate = self.certify(package)
-        options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed)
+        options = RaceOptions(self.regime, FALLBACK_SAMPLES, FALLBACK_SECONDS, "search", self.seed, warm_s=0.0)
         baselines = self.quick_baselines if last else self.ready_baselines
         samples = self.race({config.digest: package}, baselines, options).of(config.digest)
         self._offer_yardstick(config, package, samples)

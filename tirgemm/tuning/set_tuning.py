@@ -50,7 +50,8 @@ PROPOSED = 2
 COMPARISON = FinishPlan(finalists=7, samples=20, selection_s=0.5, confirms=False)
 # What is behind the certificate of a kernel below the last one, of which a set tells one time.
 MEMBER = replace(QUICK, untimed="not measured: of a kernel set the last kernel alone is timed in both regimes")
-# The races at sizes between those may take this share of the budget's seconds.
+# The races at sizes between those may take this share of the budget's seconds, and those of what would serve there as
+# many again.
 BETWEEN = 0.4
 # Of the measurements behind the search, which are few; none of them is left out for want of time.
 BEHIND_SECONDS = 3600.0
@@ -74,8 +75,8 @@ class SetTuning(Tuning):
     """One tuning of one problem whose m is a range. The fallback is one kernel for all of it.
 
     The budget's trials are those of each size, its seconds those of all the searches together; the races between the
-    sizes take a share of as many on top, and what is measured behind them some more. A search that is stopped ends with
-    one kernel for the whole range.
+    sizes take two shares of as many on top, and what is measured behind them some more. A search that is stopped ends
+    with one kernel for the whole range.
     """
 
     @cached_property
@@ -106,22 +107,23 @@ class SetTuning(Tuning):
         tunings = self._size_tunings(compared_sizes(self.m))
         self._measure(tunings, {tuning.gemm: self._visitors(tuning, offered) for tuning in tunings})
         tunings = [tuning for tuning in tunings if _measured(tuning)]
+        proposed = self._proposed()  # before the races, so that the device is not idle between them
         self.enter(Phase.CHOOSING, f"at {len(tunings)} sizes of m")
         races = self._races(tunings)
         if self._stopped():
             return self._of_one_kernel(known)
         measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
         problems = self._cut_problems(measured)
-        new = untried(problems, self._proposed(), measured)
+        new = untried(problems, proposed, measured)
         rivals = list(dict.fromkeys(itertools.chain(fast_configs(measured.values()), *new.values())))
         losses = losses_everywhere(problems, rivals, measured, self.device, self.regime, new)
         if len(problems) > len(measured):
             self.enter(Phase.CHOOSING, f"at {len(problems) - len(measured)} sizes of m between those")
-        able = partial(servers, [*itertools.chain.from_iterable(offered.values())], losses)
-        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds, new, self._measure, able)
+        servers_now = partial(servers, [*itertools.chain.from_iterable(offered.values())], losses)
+        race_between(self, problems, losses, races, BETWEEN * self.budget.seconds, new, self._measure, servers_now)
         if self._stopped():
             return self._of_one_kernel(known)
-        record = self._stored_set(problems, losses, able(), summary)
+        record = self._stored_set(problems, losses, servers_now(), summary)
         if record is None:
             return self._of_one_kernel(known)
         self.emit(KernelSelected(kernel=record.id, config=str(record.config), timings=record.timings))

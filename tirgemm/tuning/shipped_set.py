@@ -47,7 +47,7 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
     problems: list[Gemm] = []
     losses: dict[Gemm, dict[Config, Loss]] = {}
     configs: dict[Config, None] = {}
-    races: RacesBelow = {}
+    of_sizes: list[list[Candidate]] = []
     for size in cut_sizes(whole):
         gemm = tuning.gemm.with_(m=Range(whole.low, size))
         families = [family for family in tuning.families if refusal(family, gemm, tuning.device) is None]
@@ -66,9 +66,13 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
             return []
         problems.append(gemm)
         losses[gemm] = losses_at(times, _raced(offer.candidates, times) if offer.same else {}, tuning.seed)
-        races |= races_below(candidate for candidate in offer.candidates if offer.same and candidate.config in times)
+        of_sizes.append([candidate for candidate in offer.candidates if offer.same and candidate.config in times])
         if size in searched:
             configs |= dict.fromkeys(sorted(times, key=lambda config: times[config])[:OFFERED])
+    known = {candidate.config.digest: candidate.config for of_size in of_sizes for candidate in of_size}
+    races: RacesBelow = {}
+    for of_size in of_sizes:
+        races |= races_below(of_size, known)
     everywhere = recorded_losses(problems, losses, races, tuning.device, tuning.regime, tuning.seed)
     able = [config for config in servers(configs, everywhere) if config not in without]
     return _parts(tuning, problems, everywhere, able)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -28,12 +29,11 @@ from tirgemm.tuning.tuning_task import TuningTask
 # At most so many are raced at a size, which are estimated to take at most so many times the best.
 RACED, NEAR = 4, 1.15
 SAMPLES, SECONDS = 20, 0.25
-# Seconds by which the first of them warms up: the GPU was idle while kernels were built. On an H200 the races of the
-# next second ran at clocks up to 20 % above what the power limit leaves.
-COLD_WARM_S = 2.0
-# Of the seconds of those races so many more, at most, for what would serve; the range is cut so often for them. With
-# half as many an H200 left 8 to 20 of 80 sizes to what was not raced there.
-SERVING, CUTS = 1.0, 2
+# Where so many seconds have passed since the last race, so long a warm-up, on top of the seconds: an H200 that had been
+# idle for nine seconds began with clocks up to 20 % above what its power limit left it seconds later.
+PAUSE_S, COLD_WARM_S = 1.0, 2.0
+# What would serve is raced in so many rounds, for at most so many times the seconds of the races before in all.
+SERVING_ROUNDS, SERVING = 2, 1.0
 
 
 def losses_at(measured: Mapping[Config, float], raced: Mapping[Config, SampleSet], seed: int) -> dict[Config, Loss]:
@@ -90,26 +90,28 @@ def race_between(
     seconds: float,
     untried: Mapping[Gemm, Collection[Config]],
     measure: Callable[[Sequence[Tuning], Mapping[Gemm, Sequence[Config]]], None],
-    able: Callable[[], Collection[Config]],
+    servers_now: Callable[[], Collection[Config]],
 ) -> None:
     """Race what is estimated to be the fastest at those of ``problems`` that were not ``compared``, for about so many
     ``seconds``, and put what it loses in the place of the estimates in ``losses``. What is ``untried`` at a size stays
-    there only by a race. Then the range is cut, by those losses, between what is ``able`` to serve, and what would
-    serve a size without a race there is raced there, too, for at most ``SERVING`` as many seconds.
+    there only by a race. Then the range is cut, by those losses, between ``servers_now()``, and what would serve a size
+    without a race there is raced there, too, for at most ``SERVING`` times as many seconds.
 
     A kernel that was built for the next size that was compared serves smaller m, too: what was raced there need not be
     built, and the others are built side by side. The races come first where most is at stake.
     What the caller does between batches is done between races, on nobody's budget. Ends early where the search is to be
-    stopped. The samples become sample sets of the candidates at the size above. What is the fastest in a race, or would
-    serve, and was not measured at that size is by ``measure``, whatever time that takes, and does not stay where it
-    fails. Raises Cancelled.
+    stopped. The samples become sample sets of the candidates at the size above, as ``races_below`` reads them. What is
+    the fastest in a race and was not measured at that size is by ``measure``, whatever time that takes, and does not
+    stay where it fails. Raises Cancelled.
     """
     sizes = [_SizeAbove(tuning, {f.config: f for f in race.left}) for tuning, race in compared]
     between = _RacesBetween(whole, problems, losses, sizes, measure)
-    between.show(between.run(between.of_fastest(), seconds), untried)
-    for _ in range(CUTS):
-        if serving := between.of_serving(able()):
-            between.show(between.run(serving, SERVING * seconds / CUTS), {})
+    between.apply(between.run(between.of_fastest(), seconds), untried)
+    for _ in range(SERVING_ROUNDS):
+        if whole.end.stopping:
+            return
+        serving = between.of_serving(servers_now())
+        between.apply(between.run(serving, SERVING * seconds / SERVING_ROUNDS), {})
 
 
 class _RacesBetween:
@@ -130,7 +132,7 @@ class _RacesBetween:
         self.measure = measure
         self._above: dict[int, _SizeAbove] = {}
         self._raced: dict[int, dict[Config, SampleSet]] = {}
-        self._serving: dict[Tuning, set[Config]] = {size.tuning: set() for size in compared}
+        self._ended = -math.inf
         for place, gemm in enumerate(problems):
             size = next((size for size in compared if size.tuning.gemm.m_max >= gemm.m_max), None)
             if size is not None and size.tuning.gemm != gemm:
@@ -144,11 +146,11 @@ class _RacesBetween:
         order = sorted(nearest, key=stakes.__getitem__, reverse=True)
         return {place: nearest[place] for place in order if len(nearest[place]) > 1}
 
-    def of_serving(self, able: Collection[Config]) -> dict[int, list[Config]]:
+    def of_serving(self, servers: Collection[Config]) -> dict[int, list[Config]]:
         """What would serve each place and was not raced there, with what was, or is estimated to be the fastest; none
         where nothing serves the range."""
         try:
-            segments = valid_segments(self.problems, self.losses, able, self.whole.device, tolerance=TOLERANCE)
+            segments = valid_segments(self.problems, self.losses, servers, self.whole.device, tolerance=TOLERANCE)
         except InvalidRequest:
             return {}
         wanted = {}
@@ -156,18 +158,17 @@ class _RacesBetween:
             for place in range(segment.first, segment.last + 1):
                 size, raced = self._above.get(place), self._raced.get(place, {})
                 new = segment.config in self.losses[place].keys() - {*raced}
-                if size is None or not new or segment.config in size.failed or not size.builds(segment.config):
+                if size is None or not new or not size.runs(segment.config):
                     continue
-                beside = sorted(raced, key=lambda config: raced[config].median_us) or size.nearest(self.losses[place])
-                if others := [config for config in beside if config != segment.config]:
-                    wanted[place] = [*others[:RACED], segment.config]
-                    self._serving[size.tuning].add(segment.config)
+                beside = [*raced] or size.nearest(self.losses[place])
+                if others := [config for config in beside if size.runs(config) and config != segment.config]:
+                    wanted[place] = [*others, segment.config]
         return wanted
 
     def run(self, wanted: Mapping[int, Sequence[Config]], seconds: float) -> set[int]:
-        """Race these configs at each place, in this order, for so many seconds; the places that had their turn. Raises
+        """Race these configs at each place, in this order, for so many seconds; the places that were raced. Raises
         Cancelled."""
-        deadline, warm_s, reached = time.monotonic() + seconds, COLD_WARM_S, set[int]()
+        deadline, reached = time.monotonic() + seconds, set[int]()
         try:
             for place, configs in wanted.items():
                 self._above[place].begin(configs)
@@ -178,10 +179,15 @@ class _RacesBetween:
                 self.whole.raise_if_cancelled()
                 if self.whole.end.stopping or time.monotonic() > deadline:
                     break
-                samples = self._above[place].raced(self.problems[place], configs, warm_s)
-                warm_s = WARM_S
-                self._raced[place] = samples or self._raced.get(place, {})
-                reached.add(place)
+                size = self._above[place]
+                if len(entries := size.entries(configs)) < 2:
+                    continue
+                warm_s = COLD_WARM_S if time.monotonic() - self._ended > PAUSE_S else WARM_S
+                deadline += warm_s - WARM_S
+                if samples := size.raced(self.problems[place], entries, warm_s):
+                    self._raced[place] = samples
+                    reached.add(place)
+                self._ended = time.monotonic()
         except Cancelled:
             if not self.whole.end.stopping:
                 raise
@@ -190,25 +196,31 @@ class _RacesBetween:
                 self.whole.workbench.forget_ahead(size.tuning.gemm)
         return reached
 
-    def show(self, places: Collection[int], untried: Mapping[Gemm, Collection[Config]]) -> None:
-        """Measure at the sizes above what won or would serve, and put what the races at ``places`` show in the place of
-        estimates; what is ``untried`` at a size goes without a race."""
-        new = {size.tuning: {c for c in self._serving[size.tuning] if c in size.unrecorded} for size in self.compared}
-        for place, samples in self._raced.items():
+    def apply(self, places: Collection[int], untried: Mapping[Gemm, Collection[Config]]) -> None:
+        """Measure at the sizes above what won, and put what the races at ``places`` show in the place of estimates;
+        what is ``untried`` at a size goes without a race."""
+        unmeasured: dict[Tuning, dict[Config, None]] = {size.tuning: {} for size in self.compared}
+        for place in places:
             size = self._above[place]
-            if samples and (fastest := min(samples, key=lambda c: samples[c].median_us)) in size.unrecorded:
-                new[size.tuning].add(fastest)
-        self.measure([*new], {tuning.gemm: sorted(configs, key=str) for tuning, configs in new.items()})
+            ran = {config: taken for config, taken in self._raced[place].items() if config not in size.failed}
+            if ran and (fastest := _fastest(ran)) in size.unrecorded:
+                unmeasured[size.tuning][fastest] = None
+        self.measure([*unmeasured], {tuning.gemm: [*configs] for tuning, configs in unmeasured.items()})
         for size in self.compared:
-            size.record_measured()
-            size.failed.update(size.unrecorded.keys() & new[size.tuning])
+            if wanted := unmeasured[size.tuning]:
+                size.record_measured()
+                size.failed.update(size.unrecorded.keys() & wanted.keys())
         for place, gemm in enumerate(self.problems):
-            failed = self._above[place].failed if place in self._raced else ()
+            failed = self._above[place].failed if place in self._above else ()
             samples = {config: taken for config, taken in self._raced.get(place, {}).items() if config not in failed}
             gone = ({*failed, *untried.get(gemm, ())} - {*samples}) & self.losses[place].keys()
             ratios = {config: loss.ratio for config, loss in self.losses[place].items() if config not in gone}
             if ratios and (place in places or gone):
                 self.losses[place] = losses_at(ratios, samples, self.whole.seed)
+
+
+def _fastest(samples: Mapping[Config, SampleSet]) -> Config:
+    return min(samples, key=lambda config: samples[config].median_us)
 
 
 def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> float:
@@ -221,21 +233,24 @@ def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> fl
 @dataclass(frozen=True, slots=True)
 class _SizeAbove:
     """A size that was compared, and by config the kernels that are ``built`` for the range up to it; what ``failed`` to
-    build or to run between the sizes is tried once. ``unrecorded``: the samples of what is no measured candidate."""
+    build or to run between the sizes is tried once. ``measured``: what is known to be a measured candidate;
+    ``unrecorded``: the samples of what is none. What is none and not the fastest has its samples beside the fastest's,
+    too."""
 
     tuning: Tuning
     built: dict[Config, Finalist]
     failed: set[Config] = field(default_factory=set)
+    measured: set[Config] = field(default_factory=set)
     unrecorded: dict[Config, list[SampleSet]] = field(default_factory=dict)
 
     def nearest(self, losses: Mapping[Config, Loss]) -> list[Config]:
         """What is estimated to be the fastest at a smaller size, of what may be built for this one."""
         near = sorted((c for c in losses if losses[c].ratio <= NEAR), key=lambda config: losses[config].ratio)
-        return [config for config in near if self.builds(config)][:RACED]
+        return [config for config in near if self.runs(config)][:RACED]
 
-    def builds(self, config: Config) -> bool:
-        """Whether a kernel of ``config`` may be built for the range up to this size."""
-        return is_valid(self.tuning.gemm, config, self.tuning.device)
+    def runs(self, config: Config) -> bool:
+        """Whether a kernel of ``config`` may be built for the range up to this size, and has not failed there."""
+        return config not in self.failed and is_valid(self.tuning.gemm, config, self.tuning.device)
 
     def begin(self, configs: Sequence[Config]) -> None:
         """Begin to build what is not."""
@@ -243,18 +258,21 @@ class _SizeAbove:
             if config not in self.built and self.tuning.evaluator.build_of(config) is None:
                 self.tuning.workbench.build_ahead(self.tuning.gemm, config)
 
-    def raced(self, gemm: Gemm, configs: Sequence[Config], warm_s: float) -> dict[Config, SampleSet]:
-        """The samples of a race between ``configs`` at a smaller size, behind ``warm_s`` that are not counted; none
-        where fewer than two of them build. What does not build or run is recorded so."""
+    def entries(self, configs: Sequence[Config]) -> list[Finalist]:
+        """Those of ``configs`` that are built, once they are; what does not build is recorded so."""
         tuning, missing = self.tuning, [config for config in configs if config not in {*self.built, *self.failed}]
         with tuning.workbench.waits_told(tuning.tell_wait):
             with suppress(VerificationFailed):  # none of them builds, which is recorded
                 self.built.update({f.config: f for f in (built_finalists(tuning, missing) if missing else ())})
             self.failed.update(config for config in missing if config not in self.built)
-            entries = [self.built[config] for config in configs if config in self.built]
-            if len(entries) < 2:
-                return {}
-            options = RaceOptions(tuning.regime, SAMPLES, SECONDS, SMALLER_M, tuning.seed, m=gemm.m_max, warm_s=warm_s)
+        return [self.built[config] for config in configs if config in self.built and config not in self.failed]
+
+    def raced(self, gemm: Gemm, entries: Sequence[Finalist], warm_s: float) -> dict[Config, SampleSet]:
+        """The samples of a race between ``entries`` at a smaller size, behind ``warm_s`` that are not counted. What
+        does not run is recorded so."""
+        tuning = self.tuning
+        options = RaceOptions(tuning.regime, SAMPLES, SECONDS, SMALLER_M, tuning.seed, m=gemm.m_max, warm_s=warm_s)
+        with tuning.workbench.waits_told(tuning.tell_wait):
             result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
         for entry in entries:
             if entry.name in result.failed:
@@ -262,16 +280,32 @@ class _SizeAbove:
                 self.failed.add(entry.config)
                 del self.built[entry.config]
         samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
+        measured = {config: taken for config, taken in samples.items() if self._is_measured(config)}
+        # The fastest may fail where it is measured.
+        holders = {_fastest(among) for among in (samples, measured) if among}
         for config, taken in samples.items():
-            self.unrecorded.setdefault(config, []).append(taken)
-        self.record_measured()
+            for other in samples if config in holders else ():
+                if other not in (config, *measured):
+                    taken = taken.beside(other.digest, samples[other].samples_us)
+            if config in measured:
+                self._record(config, taken)
+            else:
+                self.unrecorded.setdefault(config, []).append(taken)
         return samples
 
+    def _is_measured(self, config: Config) -> bool:
+        if config not in self.measured:
+            candidate = self.tuning.store.candidate(self.tuning.evaluator.key(config))
+            if candidate is None or candidate.status is not Status.MEASURED:
+                return False
+            self.measured.add(config)
+        return True
+
+    def _record(self, config: Config, samples: SampleSet) -> None:
+        self.tuning.store.add_samples(self.tuning.evaluator.key(config), samples)
+
     def record_measured(self) -> None:
-        """Give the samples to the records of what is a measured candidate."""
-        for config in [*self.unrecorded]:
-            key = self.tuning.evaluator.key(config)
-            candidate = self.tuning.store.candidate(key)
-            if candidate is not None and candidate.status is Status.MEASURED:
-                for samples in self.unrecorded.pop(config):
-                    self.tuning.store.add_samples(key, samples)
+        """Give samples to the records of what is a measured candidate by now."""
+        for config in [config for config in self.unrecorded if self._is_measured(config)]:
+            for samples in self.unrecorded.pop(config):
+                self._record(config, samples)

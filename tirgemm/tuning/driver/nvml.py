@@ -35,7 +35,7 @@ class Probe:
             self._nvml = None
 
     def forget(self) -> None:
-        """Nothing was seen so far."""
+        """Drop all readings."""
         self._clocks.clear()
         self._watts.clear()
         self._degrees.clear()

@@ -155,7 +155,7 @@ class _Runs:
 
     def failure(self, package: bytes, baselines: tuple[str, ...] = ()) -> TirgemmError | None:
         """What ends a short run of a package alone, or with a baseline; None where nothing does."""
-        brief = replace(self, options=replace(self.options, min_samples=1, budget_s=0.0))
+        brief = replace(self, options=replace(self.options, min_samples=1, budget_s=0.0, warm_s=0.0))
         try:
             brief.together({"alone": package}, baselines)
         except TirgemmError as error:

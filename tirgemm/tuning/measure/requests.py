@@ -30,11 +30,11 @@ WARM_S = 0.15
 class RaceOptions:
     """How contenders are timed beside one another, in a regime.
 
-    At least ``min_samples`` samples each, for ``budget_s`` seconds in all. Of these the first ``warm_s`` are not
-    counted in the sustained regime on a GPU, but for a search's candidates beside their yardstick. ``seed`` draws the
-    operands, and the order of the contenders anew for every round. ``swap`` gives every contender the buffers of the
-    next one; ``shared`` gives all of them the same, which saves most of the memory and filling. ``m`` is what is timed
-    of problems whose m is a range; None: its high end.
+    At least ``min_samples`` samples each, for ``budget_s`` seconds in all. In the sustained regime on a GPU, but for a
+    search's candidates beside their yardstick, ``warm_s`` seconds come first, which are not counted, and are taken from
+    the others as far as these reach. ``seed`` draws the operands, and the order of the contenders anew for every round.
+    ``swap`` gives every contender the buffers of the next one; ``shared`` gives all of them the same, which saves most
+    of the memory and filling. ``m`` is what is timed of problems whose m is a range; None: its high end.
     """
 
     regime: Regime

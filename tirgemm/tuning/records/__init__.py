@@ -29,7 +29,8 @@ class SampleSet:
     """Raw samples of one measurement in microseconds per call, why it was taken and what it was taken under.
 
     ``baselines`` holds the samples of what ran interleaved with it in the same run, by name (``numpy_f32``,
-    ``torch.matmul``, ``default``, ``yardstick``). ``conditions``: clock_mhz, power_w, throttled, regime, m,
+    ``torch.matmul``, ``default``, ``yardstick``; at a smaller m others by their configs' digests, ``races_below``).
+    ``conditions``: clock_mhz, power_w, throttled, regime, m,
     fingerprint, at (UTC); beside a yardstick its config's digest and its time in the records (``yardstick``,
     ``yardstick_us``).
     """
