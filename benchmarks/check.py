@@ -29,7 +29,7 @@ from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
 from benchmarks.service_speed import document as service_speed
 from benchmarks.suite_tables import RANKED_BY
-from benchmarks.tables import differing, differs
+from benchmarks.tables import candidates_of, differing, differs
 from benchmarks.timeline import document as timelines
 from tirgemm import Config, Gemm, TirgemmError
 from tirgemm.bench.held_out import held_out
@@ -37,7 +37,6 @@ from tirgemm.bench.results import FORMAT, load, race
 from tirgemm.bench.suite_file import Suite
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import shipped
-from tirgemm.tuning_db.transfer import read_candidates
 from verification import evidence, sources
 
 HERE = Path(__file__).resolve().parent
@@ -180,7 +179,7 @@ def _environment(document: dict[str, Any]) -> Iterator[str]:
 def _records(path: Path) -> list[str]:
     """A records file: it can be read, and a candidate has times where it was measured."""
     try:
-        candidates = read_candidates(path)
+        candidates = candidates_of(path)
     except TirgemmError as error:
         return [str(error)]
     return [

@@ -13,12 +13,11 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.tables import table
+from benchmarks.tables import candidates_of, table
 from tirgemm.config import Config, Value
 from tirgemm.gemm import REGIMES, Gemm, Regime
 from tirgemm.tuning.records import Candidate
@@ -41,13 +40,10 @@ def knobs(folder: Path, suites: Path) -> str:
     return tables([candidate for candidate in _shipped(folder.name) if candidate.config.family == "wgmma"])
 
 
-def _shipped(device: str) -> list[Candidate]:
+def _shipped(device: str) -> Sequence[Candidate]:
     """The records that are shipped of a device, if there are any."""
     path = problems_file(device)
-    return _read(path) if path.is_file() else []
-
-
-_read = cache(read_candidates)  # once for all tables
+    return candidates_of(path) if path.is_file() else []
 
 
 def tables(candidates: Sequence[Candidate]) -> str:

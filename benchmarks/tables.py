@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 
 from tirgemm.bench.results import FORMAT, Document, Row, load
+from tirgemm.tuning.records import Candidate
+from tirgemm.tuning_db.transfer import read_candidates
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
@@ -40,6 +42,22 @@ def documents(results: Path, name: str, device: str = "*") -> list[Document]:
     paths = [*results.glob(f"{device}/{name}.json"), *results.glob(f"{device}/{name}.json.gz")]
     loaded = [load(path) for path in sorted(paths)]
     return [document for document in loaded if document["format"] == FORMAT]
+
+
+def candidates_of(path: Path) -> Sequence[Candidate]:
+    """The candidates of a records file, which is read once as long as it stays the same. Raises as
+    ``read_candidates``."""
+    return _candidates_of(path.resolve(), _version(path) if path.exists() else None)
+
+
+@lru_cache(maxsize=8)
+def _candidates_of(path: Path, _: tuple[int, ...] | None) -> list[Candidate]:
+    return read_candidates(path)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def place(document: Document) -> str:

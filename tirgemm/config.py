@@ -29,13 +29,15 @@ class Config:
 
     def part(self, names: Iterable[str]) -> dict[str, Any]:
         """The values of some knobs by their names; KeyError for a knob that is not there."""
-        return {name: self[name] for name in names}
+        values = dict(self.knobs)
+        return {name: values[name] for name in names}
 
     def with_(self, **changes: Value) -> Config:
         """A copy with some knobs changed; KeyError for a knob that is not there."""
+        knobs = tuple([(knob[0], changes[knob[0]]) if knob[0] in changes else knob for knob in self.knobs])
         for name in changes:
             self[name]
-        return Config(self.family, tuple((name, changes.get(name, value)) for name, value in self.knobs))
+        return Config(self.family, knobs)
 
     def __str__(self) -> str:
         return f"{self.family}({', '.join(f'{name}={value}' for name, value in self.knobs)})"

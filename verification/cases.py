@@ -280,6 +280,7 @@ def _with_config(
     fixed = dict([target] if target is not None else [])
     free = [knob for knob in space.knobs if knob.name not in fixed and len(knob.choices) > 1]
     config, passed = space.at(0), -1
+    known: dict[Config, int] = {}  # a fifth of the steps come back to where they were
     for number in range(tries):
         # From time to time a new draw; between, another choice of a knob or two, unless an earlier rule then rejects
         # it.
@@ -287,7 +288,8 @@ def _with_config(
         start = space.at(rng.randrange(space.size)).with_(**fixed) if fresh else config
         knobs = rng.sample(free, min(len(free), rng.choice((1, 2)))) if not fresh else []
         changed = start.with_(**{knob.name: rng.choice(knob.choices) for knob in knobs})
-        now = _rules_passed(family, gemm, changed, device)
+        if (now := known.get(changed, -1)) < 0:
+            now = known[changed] = _rules_passed(family, gemm, changed, device)
         if now == len(family.rules):
             return Case(gemm, changed)
         if fresh or now >= passed:

@@ -9,11 +9,12 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tirgemm.bench import results
-from tirgemm.config import Config
+from tirgemm.config import Config, Value
 from tirgemm.device import Device
 from tirgemm.errors import TirgemmError
 from tirgemm.families import family_named
@@ -50,7 +51,8 @@ def stale(family: str, kind: str, rows: Sequence[Row]) -> Iterator[tuple[Row, st
     for row in rows:
         try:
             with quick_tracing():
-                today = _hashes(_program(family, kind, row, device), device)
+                emulated = row["emulated"] if kind == "emulated" else None
+                today = _today(family, row["gemm"], emulated, tuple(row["config"].items()), device)
         except TirgemmError as error:
             yield row, str(error)
             continue
@@ -72,15 +74,18 @@ def without_stale(path: Path) -> int:
     return len(rows) - len(kept)
 
 
-def _program(family: str, kind: str, row: Row, device: Device) -> Program:
-    """The program that a row is about, without the knobs that its family has no more: the source tells what they
-    did."""
-    gemm = Gemm.parse(row["gemm"])
-    known = {knob.name for knob in family_named(family).space(gemm, device).knobs}
-    config = Config(family, tuple((name, value) for name, value in row["config"].items() if name in known))
-    if kind == "emulated":
-        return EMULATORS[family].program(Gemm.parse(row["emulated"]), Case(gemm, config))
-    return family_named(family).instantiate(gemm, config, device)
+@lru_cache(maxsize=4096)  # several files have rows about one kernel
+def _today(
+    family: str, gemm: str, emulated: str | None, knobs: tuple[tuple[str, Value], ...], device: Device
+) -> list[str]:
+    """The source hashes of the kernel that a row is about, without the knobs that its family has no more: the source
+    tells what they did."""
+    problem = Gemm.parse(gemm)
+    known = {knob.name for knob in family_named(family).space(problem, device).knobs}
+    config = Config(family, tuple((name, value) for name, value in knobs if name in known))
+    if emulated is not None:
+        return _hashes(EMULATORS[family].program(Gemm.parse(emulated), Case(problem, config)), device)
+    return _hashes(family_named(family).instantiate(problem, config, device), device)
 
 
 def _hashes(program: Program, device: Device) -> list[str]:

@@ -208,8 +208,9 @@ def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
 def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
     """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
     from tirgemm.artifact import Signer
-    from tirgemm.service.explain.gather import StoredKernelInput, explained
+    from tirgemm.service.explain.gather import explained
     from tirgemm.service.explain.rates import rates_in_results
+    from tirgemm.service.explain.stored_kernel import StoredKernelInput
     from tirgemm.service.views.kernel_refs import find_kernel
 
     if not places.has_store:

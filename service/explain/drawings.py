@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tirgemm.analysis.banks import wavefronts
 from tirgemm.analysis.banks.access_patterns import Pattern
@@ -11,40 +10,19 @@ from tirgemm.analysis.banks.conflict_proof import find_swizzle, misalignment, sm
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.analysis.figures.charts import roofline_picture, waves_picture
 from tirgemm.analysis.figures.shared_memory import bank_picture, copy_picture, tile_picture
-from tirgemm.analysis.figures.timeline_chart import colours_of, timeline_svg
 from tirgemm.analysis.memory_traffic import AccessReport
 from tirgemm.analysis.shared_tile import requests, shared_tile
 from tirgemm.analysis.simulate.counting import RequestKind
-from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.analysis.tma_box import box_picture
 from tirgemm.errors import InvalidRequest
-from tirgemm.families.common.ring_buffer import TILE
 from tirgemm.layouts import Layout
+from tirgemm.service.explain.drawing import Drawing, LegendKey
 from tirgemm.service.explain.memory import buffer_name, operation
 from tirgemm.service.explain.report_text import wave_items
 
 _MOST_REQUESTS = 8
 _MOST_PATTERNS = 2
 _UNIT = 16
-
-
-# What a shape of some class means.
-LegendKey = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A picture under a ``title``, with a sentence of what it shows and the ``key`` to its colours and notation.
-
-    The key is classes of shapes with their meanings; ``hues`` are all colours, ``line`` is of a line, and notation has
-    no class. The picture belongs to the section of the first of its ``topics`` that a report has.
-    """
-
-    title: str
-    caption: str
-    svg: str
-    topics: tuple[str, ...]
-    key: LegendKey
 
 
 _LANES: LegendKey = (
@@ -90,14 +68,6 @@ _LINES: LegendKey = (
 def drawings(explanation: Explanation) -> tuple[Drawing, ...]:
     """Roofline, waves, banks, the shared tile and its copy, as far as the kernel has them."""
     return (*_roofline(explanation), *_waves(explanation), *_banks(explanation), *_tile(explanation))
-
-
-def timeline_drawing(recording: Recording) -> Drawing:
-    """The timeline of a kernel, as it was recorded."""
-    caption = "What each warpgroup of some blocks does when; below, one tile. An outline is a tile."
-    key = ("l", f"{TILE}: {recording.kinds.get(TILE, '')}")
-    meanings = ((colour, f"{kind}: {recording.kinds[kind]}") for kind, colour in colours_of(recording).items())
-    return Drawing("Timeline", caption, timeline_svg(recording), ("timeline",), (*meanings, key))
 
 
 def _roofline(explanation: Explanation) -> Iterator[Drawing]:

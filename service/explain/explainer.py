@@ -15,8 +15,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from tirgemm.errors import AnalysisFailed, Cancelled
 from tirgemm.service.admission import Admission
-from tirgemm.service.explain.gather import StoredKernelInput
-from tirgemm.service.explain.page import explained_page
+from tirgemm.service.explain.child import explained_page
+from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
 
 T = TypeVar("T")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tirgemm.analysis.explanation import Explanation
-from tirgemm.analysis.roofline import MeasuredRate, MeasuredTime, Measurements
-from tirgemm.artifact import Package, Trust, read
+from tirgemm.analysis.roofline import MeasuredTime, Measurements
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import ArtifactError, StoreError
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.progress import role_name
-from tirgemm.service.explain.rates import rates_in_store
+from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFixes, conflict_fixes
 from tirgemm.tuning.explain import explain
-from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord
+from tirgemm.tuning.records import CandidateKey, KernelRecord
 from tirgemm.tuning.records.comparable_times import by_stage
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning.rivals import Rivals, rivals_of
@@ -37,38 +35,6 @@ class Report:
         rivals = self.rivals.to_json() if self.rivals else None
         beside = {"conflict_fixes": self.fixes.to_json(), "rivals": rivals}
         return {"kernel": self.kernel_id} | self.explanation.to_json() | beside
-
-
-@dataclass(frozen=True, slots=True)
-class StoredKernelInput:
-    """All that the store knows of a kernel and that explaining it takes: a value that another process can be sent."""
-
-    record: KernelRecord
-    candidates: tuple[Candidate, ...]
-    artifact: bytes | None
-    keys: tuple[str, ...]
-    rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> StoredKernelInput:
-        """``keys``: whose signature makes the stored artifact believable; the user's trust file counts too."""
-        try:
-            artifact = store.get_blob(record.artifact_sha256)
-        except StoreError:
-            artifact = None
-        # Traces are long and say nothing here.
-        candidates = store.candidates(record.gemm, record.device.key, record.regime)
-        rates = rates_in_store(store, record.device, record)
-        return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, tuple(keys), rates)
-
-    def package(self) -> Package | None:
-        """The verified artifact; None where it is not stored, or signed by someone else."""
-        if self.artifact is None:
-            return None
-        try:
-            return read(self.artifact, Trust.of(*self.keys, *Trust.default().keys))
-        except ArtifactError:
-            return None
 
 
 def explained(stored: StoredKernelInput) -> Report:

@@ -16,7 +16,7 @@ from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
-from tirgemm.service.explain.drawings import Drawing, timeline_drawing
+from tirgemm.service.explain.drawing import Drawing, timeline_drawing
 from tirgemm.service.explain.tables import Section
 from tirgemm.service.explain.timeline_text import timeline_section
 from tirgemm.tuning.records import KernelRecord

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tirgemm.analysis.timeline.recording import Recording
-from tirgemm.errors import AnalysisFailed, TirgemmError
-from tirgemm.service.explain.drawings import Drawing, drawings, timeline_drawing
-from tirgemm.service.explain.gather import Report, StoredKernelInput, explained
+from tirgemm.service.explain.drawing import Drawing, timeline_drawing
+from tirgemm.service.explain.drawings import drawings
+from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
 from tirgemm.service.explain.tables import Section
 from tirgemm.service.explain.timeline_text import timeline_section
 from tirgemm.service.pages import render
-
-
-def explained_page(stored: StoredKernelInput) -> tuple[dict[str, Any], str]:
-    """The explanation of a stored kernel as a document and as a page. Raises what ``explain`` raises, AnalysisFailed
-    for a fault here."""
-    try:
-        report = explained(stored)
-        return report.to_json(), page(report)
-    except TirgemmError:
-        raise
-    except Exception as error:  # whatever the analysis stumbles over: of which kernel is said
-        raise AnalysisFailed(f"{stored.record.config}: {type(error).__name__}: {error}"[:2000]) from error
 
 
 def page(report: Report, timeline: Recording | None = None) -> str:

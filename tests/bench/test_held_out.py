@@ -32,9 +32,8 @@ from tirgemm.bench.suites import named_suites, suite_named
 from tirgemm.errors import InvalidRequest
 from tirgemm.expr import evaluate
 from tirgemm.gemm import ACTIVATIONS, Gemm, Operand, Range
-from tirgemm.tuning_db import shipped
+from tirgemm.tuning_db import records_file, shipped
 from tirgemm.tuning_db.shipped.records import ShippedRecords
-from tirgemm.tuning_db.transfer import read_candidates
 
 # How many judged problems have siblings among the shipped records, exact equals included; of any other seed none may.
 SIBLINGS = {"judge-102": 12, "judge-103": 11, "judge-104": 15, "grid": 73}
@@ -78,7 +77,8 @@ def test_what_is_fitted_to_is_not_judged_by() -> None:
 
 def test_no_judged_problem_was_measured_before_or_is_in_another_suite() -> None:
     judged = {gemm for name in JUDGES for gemm in suite_named(name).gemms}
-    recorded = {candidate.gemm for path in shipped.FOLDER.glob("*.jsonl.gz") for candidate in read_candidates(path)}
+    records = (record for path in shipped.FOLDER.glob("*.jsonl.gz") for record in records_file.read(path))
+    recorded = {Gemm.parse(record["gemm"]) for record in records if record.get("kind") == "candidate"}
     assert len(recorded) > 100
     assert not judged & recorded
     assert not judged & {gemm for path in named_suites().values() for gemm in Suite.read(path).gemms}

@@ -23,7 +23,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.explain import explainer as module
 from tirgemm.service.explain.explainer import ChildAnswer, Explainer
-from tirgemm.service.explain.gather import StoredKernelInput
+from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.timings import SearchSummary, SelectionReason, StreamTiming, Timing, Timings
 from tirgemm.tuning.build.compile import build

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 from tirgemm.config import Value
 from tirgemm.device import Device
@@ -61,6 +62,7 @@ def deterministic_cases(family: Family, device: Device) -> list[Case]:
     return covering(taken, paths, build_cost)
 
 
+@cache
 def chained_cases(family: Family, device: Device) -> list[Case]:
     """Cases whose D may be the A of the next call: B is square, and both are by rows. Every path that the family offers
     them occurs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tirgemm._extras import require
 from tirgemm.analysis.explanation import ExplainedConfig, Explanation, MachineCode, explain_launch
 from tirgemm.analysis.ir.sites import Unknown
@@ -124,6 +126,7 @@ def with_knobs(family: Family, gemm: Gemm, device: Device, config: Config, knobs
     return completed(family, gemm, device, config, parse_knobs(family, gemm, device, knobs))
 
 
+@lru_cache(maxsize=128)  # kernels of a problem have neighbours in common, and are explained again
 def rolled_memory_of(gemm: Gemm, config: Config, device: Device, *, m: int = 0) -> tuple[KernelAnalysis, ...]:
     """The memory accesses alone of every kernel of ``config``, in order of launch, without machine code, with loops
     that the kernel unrolls left as loops: the sums are the same, and take a tenth of the time where much is unrolled.

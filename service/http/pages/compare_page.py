@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tirgemm.errors import QueueFull, TirgemmError
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.progress import role_name
-from tirgemm.service.explain.gather import StoredKernelInput
+from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.one_kernel_page import opened_kernel, read_code
 from tirgemm.service.http.pages.site import HTML, OwnSite

@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from tirgemm.errors import Unsupported
-from tirgemm.service.explain.gather import StoredKernelInput
+from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.service.http.accept import wants_html
 from tirgemm.service.http.documents import ExplanationDocument
 from tirgemm.service.http.routes.kernels import kernel_record

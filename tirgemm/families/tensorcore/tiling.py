@@ -218,15 +218,16 @@ def k_major(gemm: Gemm, operand: Operand) -> bool:
     return not gemm.trans_a if operand == "a" else gemm.trans_b
 
 
-def shared_layout(kind: str, rows: int, runs: int) -> Layout:
+@lru_cache(maxsize=1024)
+def shared_layout(kind: str | int, rows: int, runs: int) -> Layout:
     """A tile's runs of 16 bytes in shared memory, ``runs`` a row.
 
     ``permuted``: eight rows' runs of one column, which ldmatrix reads together, lie in eight different places of 128
     bytes; rows of 16 and 32 bytes share such a line, so that they move by a part of it alone. ``padded``: a run
-    after each row.
+    after each row; a number: so many of them.
     """
-    if kind == PADDED:
-        return Layout.padded(rows, runs, RUN_BYTES, 1)
+    if kind == PADDED or isinstance(kind, int):
+        return Layout.padded(rows, runs, RUN_BYTES, 1 if kind == PADDED else int(kind))
     if kind == PERMUTED and runs > 1:
         bits = runs.bit_length() - 1
         return Layout.permuted(rows, runs, RUN_BYTES, Swizzle(min(3, bits), 0, max(3, bits)))
@@ -252,7 +253,7 @@ def repacked_bytes(gemm: Gemm, load: str) -> int:
 
 
 def side(
-    gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str, copy: str, load: str
+    gemm: Gemm, operand: Operand, extent: int, depth: int, threads: int, shared: str | int, copy: str, load: str
 ) -> Side:
     """The tile of A or B under the knobs ``shared``, ``copy`` and ``load``."""
     # Rows are whole copies: compute-sanitizer calls one of which fewer bytes are asked for an invalid read where the

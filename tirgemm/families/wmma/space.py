@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from tirgemm.config import Config, Knob, Space, Value, up_to
 from tirgemm.families.common.alignment import store_width
-from tirgemm.families.tensorcore.names import CUT, LINE, MEANINGS, NONE, STAGED
+from tirgemm.families.tensorcore.names import CUT, LINE, MEANINGS, STAGED
 from tirgemm.families.tensorcore.rules import LEAST_STEPS
-from tirgemm.families.tensorcore.tiling import RUN, RUN_BYTES, Side, loads, side
+from tirgemm.families.tensorcore.tiling import RUN, loads, side
 from tirgemm.families.wmma.tile import FRAGMENT, WmmaTiling
-from tirgemm.gemm import Gemm, Operand
+from tirgemm.gemm import Gemm
 from tirgemm.hardware import WARP
-from tirgemm.layouts import Layout
 
 TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (16, 32, 64, 128, 256)
@@ -45,19 +43,14 @@ def space(gemm: Gemm) -> Space:
 @lru_cache(maxsize=1024)
 def tiling(gemm: Gemm, config: Config) -> WmmaTiling:
     """The cut that ``config`` means for ``gemm``. Defined for every point of the space, valid or not."""
+    tile_k, threads = config["tile_k"], config["warps_m"] * config["warps_n"] * WARP
+    knobs = (config["pad"] // RUN, LINE, config["load"])
     return WmmaTiling(
         gemm=gemm,
         **config.part(CUT),
         epilogue=STAGED,
-        a=_padded(gemm, "a", config["tile_m"], config),
-        b=_padded(gemm, "b", config["tile_n"], config),
+        a=side(gemm, "a", config["tile_m"], tile_k, threads, *knobs),
+        b=side(gemm, "b", config["tile_n"], tile_k, threads, *knobs),
         width_d=store_width(gemm),
         sets=config["registers"],
     )
-
-
-def _padded(gemm: Gemm, operand: Operand, extent: int, config: Config) -> Side:
-    """The tile of an operand with ``pad`` elements after each row."""
-    threads = config["warps_m"] * config["warps_n"] * WARP
-    plain = side(gemm, operand, extent, config["tile_k"], threads, NONE, LINE, config["load"])
-    return replace(plain, layout=Layout.padded(plain.rows, plain.runs, RUN_BYTES, config["pad"] // RUN))
