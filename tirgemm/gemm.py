@@ -12,7 +12,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from tirgemm import expr
 from tirgemm.errors import InvalidGemm, one_of
@@ -38,6 +38,8 @@ def regime_named(text: str) -> Regime:
 
 Operand = Literal["a", "b", "c", "d"]
 OPERANDS: tuple[Operand, ...] = ("a", "b", "c", "d")
+# m as a number or as a Dim.
+_Size = TypeVar("_Size", int, Dim)
 
 
 def operand_named(name: str) -> Operand:
@@ -131,6 +133,9 @@ class Gemm:
     def matrix(self, operand: Operand) -> tuple[Dim, Dim]:
         """Rows and columns of one operand as it lies in memory."""
         m: Dim = self.m_dim
+        return self._matrix(operand, m)
+
+    def _matrix(self, operand: Operand, m: _Size) -> tuple[_Size, _Size]:
         if operand == "a":
             return (self.k, m) if self.trans_a else (m, self.k)
         if operand == "b":
@@ -162,13 +167,11 @@ class Gemm:
 
     def span(self, operand: Operand, m: int | None = None) -> int:
         """Elements from the first to one past the last of an operand, at ``m`` (the largest by default)."""
-        at = self.m_max if m is None else m
-        rows, cols = (expr.evaluate(d, at) for d in self.matrix(operand))
-        return (
-            (self.batch - 1) * expr.evaluate(self.batch_stride(operand), at)
-            + (rows - 1) * expr.evaluate(self.leading(operand), at)
-            + cols
-        )
+        at = self.m_max if m is None or not isinstance(self.m, Range) else m
+        rows, cols = self._matrix(operand, at)
+        leading: int = getattr(self, f"ld{operand}") or cols
+        stride: int = getattr(self, f"stride_{operand}") or rows * leading
+        return (self.batch - 1) * stride + (rows - 1) * leading + cols
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -249,10 +252,9 @@ class Gemm:
 
     def _render(self) -> str:
         parts = [f"{self.m}x{self.n}x{self.k}", self.dtype, self.layout]
-        defaults = {f.name: f.default for f in fields(self)} | {"out": self.dtype}
-        for name in (*_WORDS, *_INTEGERS, *_FLAGS):
+        for name, default in _DEFAULTS:
             value = getattr(self, name)
-            if value != defaults[name]:
+            if value != (self.dtype if name == "out" else default):
                 parts.append(name if name in _FLAGS else f"{name}={value}")
         return ":".join(parts)
 
@@ -297,7 +299,7 @@ class Gemm:
     # -- checks --------------------------------------------------------------------------------
 
     def _check_types(self) -> None:
-        for name in ("n", "k", *_INTEGERS):
+        for name in _SIZES:
             if type(getattr(self, name)) is not int:
                 raise InvalidGemm(f"gemm field {name} is {getattr(self, name)!r}; it must be an integer")
         if type(self.m) is not int and not (
@@ -307,18 +309,12 @@ class Gemm:
         for name in _FLAGS:
             if type(getattr(self, name)) is not bool:
                 raise InvalidGemm(f"gemm field {name} is {getattr(self, name)!r}; it must be true or false")
-        for name in ("dtype", "layout", *_WORDS):
+        for name in _TEXTS:
             if type(getattr(self, name)) is not str:
                 raise InvalidGemm(f"gemm field {name} is {getattr(self, name)!r}; it must be a text")
 
     def _check_words(self) -> None:
-        for name, allowed in (
-            ("dtype", tuple(DTYPE_BYTES)),
-            ("acc", ("f32", "f16")),
-            ("out", tuple(DTYPE_BYTES)),
-            ("layout", LAYOUTS),
-            ("act", ACTIVATIONS),
-        ):
+        for name, allowed in _ALLOWED:
             if getattr(self, name) not in allowed:
                 raise InvalidGemm(
                     f"gemm field {name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}"
@@ -343,7 +339,7 @@ class Gemm:
 
     def _normalise_strides(self, operand: Operand) -> None:
         """Refuse what overlaps or is too small; store the dense value as 0."""
-        rows, cols = (expr.evaluate(d, self.m_max) for d in self.matrix(operand))
+        rows, cols = self._matrix(operand, self.m_max)
         ld_name, stride_name = f"ld{operand}", f"stride_{operand}"
         ld, stride = getattr(self, ld_name), getattr(self, stride_name)
         if ld and not cols <= ld <= MAX_SIZE:
@@ -380,6 +376,16 @@ _INTEGERS = (
 )
 _FLAGS = ("alpha", "beta", "bias", "deterministic", "invariant")
 _FIELDS_TEXT = (*(f"{name}=" for name in (*_WORDS, *_INTEGERS)), *_FLAGS)
+_SIZES, _TEXTS = ("n", "k", *_INTEGERS), ("dtype", "layout", *_WORDS)
+_ALLOWED = (
+    ("dtype", tuple(DTYPE_BYTES)),
+    ("acc", ("f32", "f16")),
+    ("out", tuple(DTYPE_BYTES)),
+    ("layout", LAYOUTS),
+    ("act", ACTIVATIONS),
+)
+# In the order of the text form.
+_DEFAULTS = [(name, Gemm.__dataclass_fields__[name].default) for name in (*_WORDS, *_INTEGERS, *_FLAGS)]
 
 
 def _int(text: str | None, name: str = "size") -> int:

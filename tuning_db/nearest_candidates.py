@@ -39,12 +39,12 @@ def nearest_candidates(
         row = problems[gemm]
         if row.candidates > left:
             mine = (*where, CandidateRow.gemm_id == row.id)
-            candidates = rows.read_candidates(connection, mine, newest=left)
+            candidates = rows.read_candidates(connection, rows.CandidateQuery.where(mine, left))
             break
         whole.append(row.id)
         left -= row.candidates
     if whole:
         oldest = min(row.oldest for row in problems.values())
         complete = (*where, CandidateRow.gemm_id.in_(whole), CandidateRow.id >= oldest)
-        candidates = rows.read_candidates(connection, complete, newest=NEAREST) + candidates
+        candidates = rows.read_candidates(connection, rows.CandidateQuery.where(complete, NEAREST)) + candidates
     return candidates

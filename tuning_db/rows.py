@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, insert, select
 from sqlalchemy.exc import OperationalError
@@ -82,12 +82,11 @@ def gemm_ids(db: Database, connection: Connection, gemms: Collection[Gemm]) -> d
     return {gemm: numbers[text] for gemm, text in texts.items()}
 
 
+_NUMBERS = select(GemmRow.text, GemmRow.id).where(GemmRow.text.in_(bindparam("texts", expanding=True)))
+
+
 def _numbers(connection: Connection, texts: Iterable[str]) -> dict[str, int]:
-    return {
-        row.text: row.id
-        for part in parts(list(texts))
-        for row in connection.execute(select(GemmRow.text, GemmRow.id).where(GemmRow.text.in_(part)))
-    }
+    return {row.text: row.id for part in parts(list(texts)) for row in connection.execute(_NUMBERS, {"texts": part})}
 
 
 def put_device(db: Database, connection: Connection, device: Device, *, replace: bool = True) -> None:
@@ -156,10 +155,12 @@ def log_once(message: str) -> None:
     logger.error(message)
 
 
-def fetch(connection: Connection, statement: Select[Any]) -> Sequence[Row[Any]]:
+def fetch(
+    connection: Connection, statement: Select[Any], parameters: Mapping[str, Any] | None = None
+) -> Sequence[Row[Any]]:
     """The rows of a statement. Raises DamagedRow where a column of one holds no JSON, or in SQLite no UTF-8."""
     try:
-        return connection.execute(statement).all()
+        return connection.execute(statement, parameters).all()
     except (json.JSONDecodeError, RecursionError) as error:
         raise DamagedRow(f"a column holds no JSON that can be read ({error}); put a backup back") from error
     except OperationalError as error:
@@ -183,29 +184,47 @@ def sound(read: Callable[[Sequence[K]], list[T]], keys: Sequence[K], what: str, 
     return [*sound(read, keys[:middle], what, tell), *sound(read, keys[middle:], what, tell)]
 
 
-def read_candidates(
-    connection: Connection, where: Sequence[ColumnElement[bool]], newest: int | None = None, tell: Tell = log_once
-) -> list[Candidate]:
-    """The candidates of which ``where`` is true, the oldest first, or the ``newest`` of them, the newest first; those
-    whose rows or samples are damaged are left out, and ``tell`` is told of them."""
-    order = CandidateRow.id if newest is None else CandidateRow.id.desc()
-    numbers = select(CandidateRow.id).join(GemmRow).where(*where).order_by(order).limit(newest)
+class CandidateQuery(NamedTuple):
+    """Statements that read candidates, by the ``numbers`` of their rows: these ``rows``, and their ``samples``. To make
+    them takes longer than to run them."""
 
-    def read(ids: Select[int]) -> list[Candidate]:
-        kept = ids.subquery()
+    numbers: Select[int]
+    rows: Select[Any]
+    samples: Select[Any]
+
+    @classmethod
+    def where(cls, conditions: Sequence[ColumnElement[bool]], newest: int | None = None) -> CandidateQuery:
+        """Of those candidates that meet the ``conditions``, the oldest first, or of the ``newest`` of them, the newest
+        first."""
+        order = CandidateRow.id if newest is None else CandidateRow.id.desc()
+        numbers = select(CandidateRow.id).join(GemmRow).where(*conditions).order_by(order).limit(newest)
+        kept = numbers.subquery()
         wanted = select(*CANDIDATE_COLUMNS).join(GemmRow).join(kept, kept.c.id == CandidateRow.id).order_by(order)
         samples = select(*SAMPLE_COLUMNS).join(kept, kept.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
-        rows = fetch(connection, wanted)
-        return candidates_of(rows, fetch(connection, samples)) if rows else []
+        return cls(numbers, wanted, samples)
+
+
+def read_candidates(
+    connection: Connection,
+    query: CandidateQuery,
+    parameters: Mapping[str, Any] | None = None,
+    tell: Tell = log_once,
+) -> list[Candidate]:
+    """The candidates of a query with these parameters; those whose rows or samples are damaged are left out, and
+    ``tell`` is told of them."""
+
+    def read(wanted: CandidateQuery, parameters: Mapping[str, Any] | None = None) -> list[Candidate]:
+        rows = fetch(connection, wanted.rows, parameters)
+        return candidates_of(rows, fetch(connection, wanted.samples, parameters)) if rows else []
 
     try:
-        return read(numbers)
+        return read(query, parameters)
     except DamagedRow:
         return [
             candidate
-            for part in parts(connection.execute(numbers).scalars().all())
+            for part in parts(connection.execute(query.numbers, parameters).scalars().all())
             for candidate in sound(
-                lambda ids: read(select(CandidateRow.id).where(CandidateRow.id.in_(ids))), part, "candidate", tell
+                lambda ids: read(CandidateQuery.where([CandidateRow.id.in_(ids)])), part, "candidate", tell
             )
         ]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from sqlalchemy import Boolean, ColumnElement, Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Boolean, Connection, bindparam, delete, func, insert, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import DamagedRow, KernelPinned, StoreError
@@ -49,6 +49,23 @@ _ANSWER = (
     .order_by(*ANSWER_ORDER)
     .limit(1)
 )
+_IS_PROBLEM = (
+    GemmRow.text == bindparam("gemm"),
+    CandidateRow.device_key == bindparam("device_key"),
+    CandidateRow.regime == bindparam("regime"),
+)
+_IS_KEY = (*_IS_PROBLEM, CandidateRow.config_digest == bindparam("config_digest"))
+_OF_PROBLEM, _OF_KEY = rows.CandidateQuery.where(_IS_PROBLEM), rows.CandidateQuery.where(_IS_KEY)
+_NUMBER = select(CandidateRow.id).join(GemmRow).where(*_IS_KEY).with_for_update(of=CandidateRow)
+# Their parameters are those of ``_named_by`` with ``of_`` before each: without it they would be columns to be set.
+_NAMES = ("gemm_id", "device_key", "regime", "config_digest")
+_ATTEMPTS = tuple(AttemptRow.__table__.c[name] == bindparam(f"of_{name}") for name in _NAMES)
+_NEWEST_ATTEMPT = select(func.coalesce(func.max(AttemptRow.number), 0)).where(*_ATTEMPTS)
+_OPEN_ATTEMPT = (*_ATTEMPTS, AttemptRow.number == bindparam("of_number"), AttemptRow.recorded_at.is_(None))
+_RECORD_ATTEMPT = update(AttemptRow).where(*_OPEN_ATTEMPT).values(recorded_at=bindparam("at"))
+_WITHDRAW_ATTEMPT = delete(AttemptRow).where(*_OPEN_ATTEMPT)
+_KNOWN_SAMPLES = select(SampleSetRow.digest).where(SampleSetRow.candidate_id == bindparam("candidate"))
+_PUT_SEARCH_US = update(CandidateRow).where(CandidateRow.id == bindparam("candidate")).values(search_us=bindparam("us"))
 
 
 class SqlStore:
@@ -94,13 +111,12 @@ class SqlStore:
     def add_samples(self, key: CandidateKey, samples: SampleSet) -> None:
         samples = plain_samples(samples)
         with self._record() as connection:
-            mine = select(CandidateRow.id).join(GemmRow).where(*_is_key(key)).with_for_update(of=CandidateRow)
-            number = connection.execute(mine).scalar() or self._adopt(connection, key)
+            number = connection.execute(_NUMBER, _key_values(key)).scalar() or self._adopt(connection, key)
             if number is None:
                 raise StoreError(
                     f"no candidate {key.config_digest} of {key.gemm} is recorded; record it before its samples"
                 )
-            connection.execute(insert(SampleSetRow).values(rows.sample_values(number, samples)))
+            connection.execute(insert(SampleSetRow), rows.sample_values(number, samples))
             put_search_us(connection, number, [samples])
 
     def begin_attempt(self, key: CandidateKey) -> int:
@@ -109,25 +125,21 @@ class SqlStore:
             if not self.db.is_sqlite:
                 # The primary key would refuse the second of two counters; waiting here gives it the next number.
                 connection.execute(select(GemmRow.id).where(GemmRow.id == gemm_id).with_for_update())
-            mine = _attempts_of(gemm_id, key)
-            newest = select(func.coalesce(func.max(AttemptRow.number), 0)).where(*mine)
-            number = int(connection.execute(newest).scalar_one()) + 1
+            number = int(connection.execute(_NEWEST_ATTEMPT, _attempts_of(gemm_id, key)).scalar_one()) + 1
             values = _named_by(gemm_id, key) | {"number": number, "started_at": iso()}
-            connection.execute(insert(AttemptRow).values(values))
+            connection.execute(insert(AttemptRow), values)
         return number
 
     def withdraw_attempt(self, key: CandidateKey, number: int) -> None:
         with self.db.write() as connection:
             gemm_id = rows.gemm_id(self.db, connection, key.gemm)
-            mine = (*_attempts_of(gemm_id, key), AttemptRow.number == number, AttemptRow.recorded_at.is_(None))
-            connection.execute(delete(AttemptRow).where(*mine))
+            connection.execute(_WITHDRAW_ATTEMPT, _attempts_of(gemm_id, key) | {"of_number": number})
 
     def candidates(self, gemm: Gemm, device_key: str, regime: Regime) -> list[Candidate]:
-        where = (GemmRow.text == str(gemm), CandidateRow.device_key == device_key, CandidateRow.regime == regime)
-        return self._candidates(where)
+        return self._candidates(_OF_PROBLEM, {"gemm": str(gemm), "device_key": device_key, "regime": regime})
 
     def candidate(self, key: CandidateKey) -> Candidate | None:
-        candidates = self._candidates(_is_key(key))
+        candidates = self._candidates(_OF_KEY, _key_values(key))
         return candidates[0] if candidates else None
 
     def history(
@@ -141,7 +153,7 @@ class SqlStore:
         if near is not None:
             with suppress(DamagedRow), self.db.read() as connection:
                 return nearest_candidates(connection, near, where, max(limit, 0))
-        return self._candidates(where, newest=max(limit, 0))
+        return self._candidates(rows.CandidateQuery.where(where, max(limit, 0)))
 
     def offer(self, gemm: Gemm, device: Device, regime: Regime, *, other_devices: bool = False) -> Offer | None:
         del gemm, device, regime, other_devices
@@ -238,9 +250,9 @@ class SqlStore:
         del connection, key
         return None
 
-    def _candidates(self, where: tuple[ColumnElement[bool], ...], newest: int | None = None) -> list[Candidate]:
+    def _candidates(self, query: rows.CandidateQuery, values: dict[str, Any] | None = None) -> list[Candidate]:
         with self.db.read() as connection:
-            return rows.read_candidates(connection, where, newest)
+            return rows.read_candidates(connection, query, values)
 
 
 def write_candidate(db: Database, connection: Connection, candidate: Candidate, origin: str = "") -> int:
@@ -256,8 +268,8 @@ def write_candidate(db: Database, connection: Connection, candidate: Candidate, 
     number = int(connection.execute(statement, row).scalar_one())
     add_missing_samples(connection, number, candidate.sample_sets, origin)
     if not origin:
-        done = update(AttemptRow).where(*_attempts_of(gemm_id, key), AttemptRow.number == candidate.attempt)
-        connection.execute(done.where(AttemptRow.recorded_at.is_(None)).values(recorded_at=values["updated_at"]))
+        mine = _attempts_of(gemm_id, key) | {"of_number": candidate.attempt, "at": values["updated_at"]}
+        connection.execute(_RECORD_ATTEMPT, mine)
     return number
 
 
@@ -288,7 +300,7 @@ def add_missing_samples(
     connection: Connection, number: int, sample_sets: tuple[SampleSet, ...], origin: str = ""
 ) -> int:
     """Append those sample sets that a candidate does not have yet; returns how many."""
-    known = set(connection.execute(select(SampleSetRow.digest).where(SampleSetRow.candidate_id == number)).scalars())
+    known = set(connection.execute(_KNOWN_SAMPLES, {"candidate": number}).scalars())
     values = [(samples, rows.sample_values(number, samples, origin)) for samples in merged((), sample_sets)]
     fresh = [(samples, row) for samples, row in values if row["digest"] not in known]
     if fresh:
@@ -302,7 +314,7 @@ def put_search_us(connection: Connection, number: int, sample_sets: Sequence[Sam
     says it."""
     times = [samples.comparable_us for samples in sample_sets if samples.reason in SEARCHED]
     if times:
-        connection.execute(update(CandidateRow).where(CandidateRow.id == number).values(search_us=times[-1]))
+        connection.execute(_PUT_SEARCH_US, {"candidate": number, "us": times[-1]})
 
 
 def write_kernel(
@@ -346,20 +358,16 @@ def write_kernel(
     return written
 
 
-def _is_key(key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
-    return (
-        GemmRow.text == str(key.gemm),
-        CandidateRow.device_key == key.device_key,
-        CandidateRow.regime == key.regime,
-        CandidateRow.config_digest == key.config_digest,
-    )
+def _key_values(key: CandidateKey) -> dict[str, Any]:
+    """The parameters of ``_IS_KEY``."""
+    return {"gemm": str(key.gemm)} | {name: getattr(key, name) for name in _NAMES[1:]}
 
 
 def _named_by(gemm_id: int, key: CandidateKey) -> dict[str, Any]:
     """The columns that a candidate and its attempts are named by."""
-    names = ("device_key", "regime", "config_digest")
-    return {"gemm_id": gemm_id, **{name: getattr(key, name) for name in names}}
+    return {"gemm_id": gemm_id, **{name: getattr(key, name) for name in _NAMES[1:]}}
 
 
-def _attempts_of(gemm_id: int, key: CandidateKey) -> tuple[ColumnElement[bool], ...]:
-    return tuple(AttemptRow.__table__.c[name] == value for name, value in _named_by(gemm_id, key).items())
+def _attempts_of(gemm_id: int, key: CandidateKey) -> dict[str, Any]:
+    """The parameters of ``_ATTEMPTS``."""
+    return {f"of_{name}": value for name, value in _named_by(gemm_id, key).items()}

@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.helpers.ranking import H200, PROBLEMS, as_estimated, slow_pingpong, trained_on
@@ -46,6 +47,11 @@ def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def by_few(trees: TreeEnsemble, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """The predictions of rows that are asked for a few at a time, as those of single configs are."""
+    return np.concatenate([trees.predict(rows[first : first + 7]) for first in range(0, len(rows), 7)])
+
+
 def test_trees_give_what_xgboost_gives_of_present_and_missing_features() -> None:
     import xgboost
 
@@ -59,6 +65,7 @@ def test_trees_give_what_xgboost_gives_of_present_and_missing_features() -> None
     trees = TreeEnsemble.of_xgboost(bytes(booster.save_raw("json")).decode())
     used = [names.index(name) for name in trees.features]
     np.testing.assert_allclose(trees.predict(rows[:, used]), booster.predict(data), atol=1e-5)
+    assert (by_few(trees, rows[:, used]) == trees.predict(rows[:, used])).all()
     # What equals a threshold is not less than it, and nought is nought whatever its sign.
     grown = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
     thresholds = np.array([bound for tree in grown for bound in tree["split_conditions"]], np.float32)
@@ -66,6 +73,7 @@ def test_trees_give_what_xgboost_gives_of_present_and_missing_features() -> None
         exact = draw.choice(values, (300, 6))
         expected = booster.predict(xgboost.DMatrix(exact, feature_names=names))
         np.testing.assert_allclose(trees.predict(exact[:, used]), expected, atol=1e-5)
+        assert (by_few(trees, exact[:, used]) == trees.predict(exact[:, used])).all()
     assert trees.predict(exact[:0, used]).shape == (0,)
 
 
@@ -87,6 +95,7 @@ def test_trees_of_any_depth_beside_a_single_leaf(depth: int) -> None:
     assert len(trees.levels) == depth
     used = [["a", "b", "c"].index(name) for name in trees.features]
     np.testing.assert_allclose(trees.predict(rows[:, used]), booster.predict(data), atol=1e-5)
+    assert (by_few(trees, rows[:, used]) == trees.predict(rows[:, used])).all()
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"learner": {"objective": {"name": "rank:ndcg"}}}'])

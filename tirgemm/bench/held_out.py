@@ -23,7 +23,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from itertools import cycle, islice, product
 from typing import TypeVar
@@ -107,6 +107,7 @@ def held_out(name: str) -> Suite | None:
     return Suite(name, f"{COUNT} problems drawn by seed {seed}: see tirgemm/bench/held_out.py.", _drawn(seed))
 
 
+@cache
 def _grid_sample() -> tuple[Gemm, ...]:
     """``GRID_COUNT`` of the grid's problems, in their order."""
     gemms = [Gemm(m, n, k) for m, n, k in product(GRID, repeat=3)]
@@ -134,13 +135,20 @@ def recorded_sides() -> frozenset[Sides]:
 
 
 def _drawn(seed: int) -> tuple[Gemm, ...]:
-    is_judge, apart = seed in JUDGE_SEEDS, seed >= FIRST_APART
-    suites = {} if is_judge else _to_judge_by()
+    apart = seed >= FIRST_APART
+    avoided = recorded_sides() if apart else frozenset()
+    if seed in JUDGE_SEEDS:
+        return _judging(seed, avoided)
+    suites = _to_judge_by()
     judged = {gemm for gemms in suites.values() for gemm in gemms}
-    avoided = set(recorded_sides()) if apart else set()
-    avoided.update(sides_of(g) for judge, gemms in suites.items() if apart or judge >= FIRST_APART for g in gemms)
-    drawn = islice(_distinct(random.Random(seed), (_layer, _grid, _any), judged, avoided), COUNT)
-    return tuple(gemm for gemm in drawn if not is_judge or gemm not in _FITTED)
+    sides = {sides_of(g) for judge, gemms in suites.items() if apart or judge >= FIRST_APART for g in gemms}
+    return tuple(islice(_distinct(random.Random(seed), (_layer, _grid, _any), judged, avoided | sides), COUNT))
+
+
+@lru_cache(maxsize=16)  # those of every judge seed are drawn with each suite to fit to
+def _judging(seed: int, avoided: frozenset[Sides]) -> tuple[Gemm, ...]:
+    drawn = islice(_distinct(random.Random(seed), (_layer, _grid, _any), set(), avoided), COUNT)
+    return tuple(gemm for gemm in drawn if gemm not in _FITTED)
 
 
 def _to_judge_by() -> dict[int, tuple[Gemm, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +31,7 @@ class Interval:
 
 def median_interval(samples: Sequence[float], *, seed: int = 0) -> Interval:
     """The median of ``samples``. The same samples and seed give the same interval. Raises InvalidRequest for none."""
-    values = _array(samples)
-    rows = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    return _interval(float(np.median(values)), _resampled_medians(values, rows))
+    return _interval(float(np.median(_array(samples))), _medians(tuple(samples), seed))
 
 
 def ratio_interval(theirs: Sequence[float], ours: Sequence[float], *, paired: bool = False, seed: int = 0) -> Interval:
@@ -48,10 +47,21 @@ def median_ratios(theirs: Sequence[float], ours: Sequence[float], *, paired: boo
     suffered (clocks, heat) cancels.
     """
     a, b = _array(theirs), _array(ours)
+    if paired and len(a) == len(b):
+        return _medians(tuple(theirs), seed) / _medians(tuple(ours), seed)
     random = np.random.default_rng(seed)
-    rows = random.integers(0, len(a), (RESAMPLES, len(a)))
-    columns = rows if paired and len(a) == len(b) else random.integers(0, len(b), (RESAMPLES, len(b)))
+    rows, columns = (random.integers(0, len(each), (RESAMPLES, len(each))) for each in (a, b))
     return _resampled_medians(a, rows) / _resampled_medians(b, columns)
+
+
+@lru_cache(maxsize=256)
+def _medians(samples: tuple[float, ...], seed: int) -> Samples:
+    """Resampled medians, only to be read: of a race the fastest is compared with each of the others."""
+    values = _array(samples)
+    rows = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
+    medians = _resampled_medians(values, rows)
+    medians.flags.writeable = False
+    return medians
 
 
 def _resampled_medians(values: Samples, rows: npt.NDArray[np.int64]) -> Samples:

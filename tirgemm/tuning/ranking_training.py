@@ -287,10 +287,10 @@ def scores(ranked: Iterable[HeldOut]) -> dict[str, dict[str, Any]]:
 def records_sha256(problems: Iterable[ProblemRows]) -> str:
     """A hash over what is trained on, the same for the same measurements wherever they were kept."""
     lines = sorted(
-        f"{problem.gemm} {problem.regime} {rows.configs.config(row).digest} {us!r}"
+        f"{problem.gemm} {problem.regime} {config.digest} {us!r}"
         for problem in problems
         for rows in problem.families
-        for row, us in enumerate(rows.us.tolist())
+        for config, us in zip(rows.configs.configs(), rows.us.tolist(), strict=True)
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -102,6 +103,12 @@ def ratio_low(theirs: Sequence[float], ours: Sequence[float], *, seed: int = 0) 
     Sets of one length were measured in alternating blocks and are resampled in pairs, so that what both suffered
     (clocks, heat) cancels. The same samples and seed give the same bound.
     """
+    return _ratio_low(tuple(theirs), tuple(ours), seed)
+
+
+@lru_cache(maxsize=1024)
+def _ratio_low(theirs: tuple[float, ...], ours: tuple[float, ...], seed: int) -> float:
+    """The same races cut a range of m again and again."""
     return float(np.quantile(median_ratios(theirs, ours, paired=True, seed=seed), 1.0 - CONFIDENCE))
 
 

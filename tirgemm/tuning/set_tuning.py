@@ -81,7 +81,7 @@ class SetTuning(Tuning):
 
     @cached_property
     def _events(self) -> SetEvents:
-        return SetEvents(self.emit, self.standing)
+        return SetEvents(self.emit, str(self.m), self.standing)
 
     @cached_property
     def _of_sizes(self) -> dict[int, Tuning | None]:

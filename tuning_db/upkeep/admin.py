@@ -103,7 +103,7 @@ def _damaged_rows(connection: Connection) -> list[str]:
         rows.kernels_by_id(connection, ids, damaged.append)
     candidates = connection.execute(select(CandidateRow.id).order_by(CandidateRow.id)).scalars().all()
     for part in rows.parts(candidates):
-        rows.read_candidates(connection, [CandidateRow.id.in_(part)], tell=damaged.append)
+        rows.read_candidates(connection, rows.CandidateQuery.where([CandidateRow.id.in_(part)]), tell=damaged.append)
     return damaged
 
 

@@ -67,9 +67,7 @@ class RankingModel:
 
     def covers(self, family: str, gemm: Gemm, regime: Regime) -> bool:
         """Whether problems of its kind and with its traits were trained on with this family, one near it in size."""
-        known = self.domain.get(domain_key(family, regime), {})
-        seen = all(len(known.get(kind, ())) >= LEAST_PROBLEMS for kind in kinds_of(gemm))
-        return seen and self.times_away(family, gemm, regime) <= FARTHEST
+        return _covers(self, family, gemm, regime)
 
     def times_away(self, family: str, gemm: Gemm, regime: Regime) -> float:
         """How many times larger or smaller a size is than that of the nearest problem of its kind that was trained on:
@@ -83,6 +81,14 @@ class RankingModel:
     def log_gain(self, features: Mapping[str, Any], configs: ConfigColumns) -> npt.NDArray[np.float64]:
         """For each config the logarithm of its estimate over the time that the model expects, beside a constant."""
         return self.trees.predict(matrix(self.trees.features, features, configs))
+
+
+@lru_cache(maxsize=1024)
+def _covers(model: RankingModel, family: str, gemm: Gemm, regime: Regime) -> bool:
+    """Asked for with each config of a problem; it takes as long as the trees of one."""
+    known = model.domain.get(domain_key(family, regime), {})
+    seen = all(len(known.get(kind, ())) >= LEAST_PROBLEMS for kind in kinds_of(gemm))
+    return seen and model.times_away(family, gemm, regime) <= FARTHEST
 
 
 def matrix(names: Sequence[str], features: Mapping[str, Any], configs: ConfigColumns) -> npt.NDArray[np.float32]:

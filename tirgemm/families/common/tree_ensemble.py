@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ _MAX_DEPTH = 12
 
 # Rows are evaluated so many at a time: their outcomes stay in the processor's caches.
 _ROWS = 256
+# Up to so many go down by themselves, in less time than a word of them takes.
+_FEW_ROWS = 16
 _WORD = 64
 _ONES = ~np.uint64(0)
 _BITS = np.uint64(1) << np.arange(_WORD, dtype=np.uint64)
@@ -73,7 +76,8 @@ class TreeEnsemble:
     level.
 
     ``features``: names of the matrix's columns, those that a tree asks for; ``feature``: the column of each condition;
-    ``bound``: its threshold as an integer (``_ordered``). ``leaves``: of each tree, as if all were
+    ``bound``: its threshold as an integer (``_ordered``). ``children``: for each level but the last the places in the
+    next one of its left children, and behind them of its right ones. ``leaves``: of each tree, as if all were
     as deep as the deepest, in units of 2**-40; their numbers have the outcomes as bits, the first level's lowest.
     """
 
@@ -82,6 +86,7 @@ class TreeEnsemble:
     bound: npt.NDArray[np.int64]
     missing_holds: npt.NDArray[np.bool_]
     levels: tuple[TreeLevel, ...]
+    children: tuple[npt.NDArray[np.intp], ...]
     leaves: npt.NDArray[np.int64]
 
     @classmethod
@@ -138,11 +143,14 @@ class TreeEnsemble:
             _ordered(threshold),
             (keys >> 32 & 1).astype(bool),
             tuple(kept_levels),
+            tuple(_children(level, below) for level, below in pairwise(kept_levels)),
             np.ascontiguousarray(leaves[:, order]),
         )
 
     def predict(self, matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """The sum of the trees' leaves for each row of ``matrix``, without a base score."""
+        if 0 < len(matrix) <= _FEW_ROWS:
+            return self._descended(matrix)
         parts = [self._predicted(matrix[first : first + _ROWS]) for first in range(0, len(matrix), _ROWS)]
         return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -163,6 +171,25 @@ class TreeEnsemble:
             leaf = leaf + (_numbers(outcomes[:, :, group]).astype(np.intp) << 8 * group)
         sums = np.broadcast_to(self.leaves.ravel().take(leaf, mode="clip"), (words, count, _WORD)).sum(axis=1)
         total: npt.NDArray[np.float64] = sums.ravel()[: len(matrix)] * _LEAF_UNIT
+        return total
+
+    def _descended(self, matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """``predict`` of few rows, each of which goes down from node to node."""
+        missing = np.isnan(matrix)
+        values = _ordered(matrix)
+        # What is missing is behind all bounds, and a second time before them, for conditions that hold then.
+        ordered = np.concatenate((values, np.where(missing, -1, values)), axis=1)
+        feature = self.feature + self.missing_holds * len(self.features)
+        row = np.arange(len(matrix))[:, None] * ordered.shape[1]
+        place = np.arange(len(self.leaves))
+        leaf = np.broadcast_to(place * self.leaves.shape[1], (len(matrix), len(place)))
+        for depth, level in enumerate(self.levels):
+            condition = level.conditions.take(place)
+            fails = ordered.take(feature.take(condition) + row) >= self.bound.take(condition)
+            leaf = leaf + (fails.astype(np.intp) << depth)
+            if depth + 1 < len(self.levels):
+                place = self.children[depth].take(place + fails * len(level.conditions))
+        total: npt.NDArray[np.float64] = self.leaves.take(leaf).sum(axis=1) * _LEAF_UNIT
         return total
 
     def _failing(self, matrix: npt.NDArray[np.float32]) -> Words:
@@ -221,6 +248,14 @@ def _numbers(words: Words) -> npt.NDArray[np.uint8]:
         swapped = (x ^ (x >> shift)) & mask
         x ^= swapped ^ (swapped << shift)
     return x.astype("<u8").view(np.uint8).reshape(*words.shape[:-1], _WORD)
+
+
+def _children(level: TreeLevel, below: TreeLevel) -> npt.NDArray[np.intp]:
+    """The places ``below`` of a level's left and right children; any for one without a condition."""
+    places = np.zeros(2 * len(level.conditions), np.intp)
+    # The first place comes last: others that have no condition have its source.
+    places[below.sources[::-1]] = np.arange(len(below.sources))[::-1]
+    return places
 
 
 def _joined(trees: Sequence[Mapping[str, Any]], side: str, starts: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

@@ -23,11 +23,13 @@ from tirgemm.tuning.build.builds_report import BuildsReport
 class SetEvents:
     """Adds up what the searches of the parts of a range of m tell, and tells it to ``emit``: candidates and proposals
     are counted over all of them, so are pruned configs and the queue of builds; what is of one part says which.
-    ``standing`` says how the whole stands."""
+    ``standing`` says by the records how the ``whole`` range stands; it is asked when that may have changed."""
 
-    def __init__(self, emit: EventHandler, standing: Callable[[], Standing]) -> None:
+    def __init__(self, emit: EventHandler, whole: str, standing: Callable[[], Standing]) -> None:
         self._emit = emit
+        self._whole = whole
         self._standing = standing
+        self._stands: Standing | None = None
         self._builds = BuildsReport(emit)
         self._told = self._proposed = self._expected = 0
         # What those that have ended pruned, and what each that runs told last.
@@ -47,6 +49,7 @@ class SetEvents:
         self._proposed, self._expected = self._told, self._told + candidates
         self._pruned_before = self._all_pruned()
         self._pruned.clear()
+        self._stands = None
 
     def end(self) -> None:
         """These searches have ended, and so have their builds."""
@@ -58,7 +61,9 @@ class SetEvents:
             case CandidateRecorded():
                 self._told += 1
                 self._proposed = max(self._proposed, self._told)
-                self._emit(replace(event, m=m, trials=self._proposed, of=self._expected, standing=self._standing()))
+                if self._stands is None or m == self._whole:
+                    self._stands = self._standing()
+                self._emit(replace(event, m=m, trials=self._proposed, of=self._expected, standing=self._stands))
             case BatchProposed():
                 self._proposed += event.proposed
                 self._pruned[search] = event.pruned
