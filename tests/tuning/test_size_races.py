@@ -29,6 +29,7 @@ from tirgemm.tuning.records.races_below import races_below
 from tirgemm.tuning.set_tuning import SetTuning, tuning_class
 from tirgemm.tuning.shipped_set import recorded_parts
 from tirgemm.tuning.size_races import with_races
+from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.verify.result import Verification
 from tirgemm.tuning_db import Database
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
@@ -183,8 +184,9 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
     few = partial(valid_segments, most=6)
     for module in (set_tuning, size_races):
         monkeypatch.setattr(module, "valid_segments", few)
-    monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    raced, contenders, cold = list[int](), dict[int, set[Config]](), list[float]()
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    raced, contenders, warmed = list[int](), dict[int, set[Config]](), list[float]()
     with Database.embedded(tmp_path / "here") as database:
         bench = bench_on(database, ShippedRecords(tmp_path))
         for timed in (search_loop, sweep):
@@ -196,11 +198,15 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
                 raced.append(options.m)
                 entries = (package, *rest["against"].values())
                 contenders[options.m] = {bench.fake.manifest(entry).config for entry in entries}
-                cold.append(options.warm_s)
+                warmed.append(options.warm_s)
             return usual(package, options, **rest)
 
+        def pause() -> None:
+            clock.now = 2 * size_races.PAUSE_S if len(raced) >= 5 else 0.0
+
         monkeypatch.setattr(bench.fake, "time", time)
-        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0)).run()
+        control = Control(between_batches=pause)
+        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0), control=control).run()
         members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
         serving = served((member.gemm, member.config) for member in members)
         sizes = [WHOLE.with_(m=Range(1, m) if m > 1 else 1) for m in COMPARED]
@@ -213,7 +219,9 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
     known = {one.config for one in tried}
     assert {m: {*of} for m, of in races.items()} == {m: of & known for m, of in contenders.items()}
     assert max(map(len, contenders.values())) > size_races.RACED
-    assert cold == [size_races.COLD_WARM_S, *[WARM_S] * (len(raced) - 1)], "no time passes between them"
+    pauses = [at for at, warm_s in enumerate(warmed) if warm_s == size_races.COLD_WARM_S]
+    assert pauses == [0, 5], "ahead of the first, and where time passes"
+    assert {*warmed} == {size_races.COLD_WARM_S, WARM_S}
 
 
 def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
