@@ -100,7 +100,14 @@ def service() -> Iterator[str]:
     """``tirgemm serve`` on a free loopback port, with its worker; stopped at the end."""
     info = STATE / "data" / "server.json"
     info.unlink(missing_ok=True)
-    command = [Path(sys.executable).parent / "tirgemm", "serve", "--port", "0", "--data", STATE / "data"]
+    command: list[str | Path] = [
+        Path(sys.executable).parent / "tirgemm",
+        "serve",
+        "--port",
+        "0",
+        "--data",
+        STATE / "data",
+    ]
     with (STATE / "serve.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -147,7 +154,7 @@ def client_environment(device: Device) -> Path:
     wheels = STATE / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     quiet = ["-qq", "--disable-pip-version-check"]
-    pip = [python, "-m", "pip"]
+    pip: list[str | Path] = [python, "-m", "pip"]
     subprocess.run([sys.executable, "-m", "venv", "--clear", CLIENT_VENV], check=True)
     subprocess.run([*pip, "wheel", *quiet, "--no-deps", "--wheel-dir", wheels, ROOT], check=True)
     subprocess.run([*pip, "install", *quiet, "--requirement", ROOT / "requirements-client.lock"], check=True)

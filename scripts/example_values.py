@@ -59,8 +59,7 @@ def as_chosen(timings: dict[str, Any]) -> dict[str, Any]:
     expects so, and the second race, of which the figures are, may say something else on a machine that does other work,
     too."""
     selection = timings.get("selection")
-    chosen = _CHOSEN.match(selection["reason"]) if isinstance(selection, dict) else None
-    if chosen is None:
+    if not isinstance(selection, dict) or (chosen := _CHOSEN.match(selection["reason"])) is None:
         return timings
     ratio, low = map(float, chosen.groups())
 

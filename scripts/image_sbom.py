@@ -49,7 +49,8 @@ def python_components(site_packages: Path) -> Iterator[Component]:
 
 def _licence(metadata: PackageMetadata) -> str:
     """The expression that a distribution names, or the name; the text of a licence is neither."""
-    named = metadata.get("License-Expression") or metadata.get("License") or ""
+    names = (metadata[name] for name in ("License-Expression", "License") if name in metadata)
+    named = next(filter(None, names), "")
     return "" if "\n" in named else named.strip()
 
 

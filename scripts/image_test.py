@@ -79,7 +79,7 @@ def base_name() -> str:
 def told(*command: str, **options: Any) -> str:
     """What a command prints on stdout. Raises CalledProcessError."""
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options)
-    return done.stdout.strip()
+    return str(done.stdout).strip()
 
 
 def build() -> None:

@@ -10,7 +10,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range, Regime
-from tirgemm.tuning.kernel_set.partition import servers
+from tirgemm.tuning.kernel_set.partition import Loss, servers
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import comparable_times, fastest
@@ -91,13 +91,13 @@ def _servers(sizes: Mapping[int, Sequence[Candidate]], device: Device) -> set[Co
     offered = {config for of_size in sizes.values() for config in fastest(of_size, OFFERED)}
     gemm, regime = sizes[max(sizes)][0].gemm, sizes[max(sizes)][0].regime
     whole = Range(gemm.m_min, gemm.m_max)
-    measured = {}
+    measured: dict[Gemm, dict[Config, Loss]] = {}
     races: RacesBelow = {}
     known = {candidate.config.digest: candidate.config for of_size in sizes.values() for candidate in of_size}
     for size in set(compared_sizes(whole)) & set(sizes):
         of_size = sizes[size][0].gemm
-        known = comparable_times(sizes[size]).items()
-        times = {config: us for config, us in known if us is not None and is_valid(of_size, config, device)}
+        comparable = comparable_times(sizes[size]).items()
+        times = {config: us for config, us in comparable if us is not None and is_valid(of_size, config, device)}
         measured |= {of_size: losses_at(times, {}, 0)} if times else {}
         races |= races_below((candidate for candidate in sizes[size] if candidate.config in times), known)
     problems = [

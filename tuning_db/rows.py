@@ -191,6 +191,7 @@ class CandidateQuery(NamedTuple):
     numbers: Select[int]
     rows: Select[Any]
     samples: Select[Any]
+    newest_first: bool
 
     @classmethod
     def where(cls, conditions: Sequence[ColumnElement[bool]], newest: int | None = None) -> CandidateQuery:
@@ -201,7 +202,7 @@ class CandidateQuery(NamedTuple):
         kept = numbers.subquery()
         wanted = select(*CANDIDATE_COLUMNS).join(GemmRow).join(kept, kept.c.id == CandidateRow.id).order_by(order)
         samples = select(*SAMPLE_COLUMNS).join(kept, kept.c.id == SampleSetRow.candidate_id).order_by(SampleSetRow.id)
-        return cls(numbers, wanted, samples)
+        return cls(numbers, wanted, samples, newest is not None)
 
 
 def read_candidates(
@@ -224,7 +225,12 @@ def read_candidates(
             candidate
             for part in parts(connection.execute(query.numbers, parameters).scalars().all())
             for candidate in sound(
-                lambda ids: read(CandidateQuery.where([CandidateRow.id.in_(ids)])), part, "candidate", tell
+                lambda ids: read(
+                    CandidateQuery.where([CandidateRow.id.in_(ids)], len(ids) if query.newest_first else None)
+                ),
+                part,
+                "candidate",
+                tell,
             )
         ]
 

@@ -1,4 +1,4 @@
-"""A picture of a report with what belongs to it, and that of a timeline: no analysis is loaded for them."""
+"""A picture of a report with what belongs to it, and that of a timeline."""
 
 from __future__ import annotations
 

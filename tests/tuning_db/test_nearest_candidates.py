@@ -70,5 +70,19 @@ def test_a_problem_that_makes_no_sense_is_left_out_of_it(store: SqlStore) -> Non
     assert {c.gemm for c in told} == {*PROBLEMS} - {PROBLEMS[0]}
 
 
+def test_the_newest_come_first_where_one_is_damaged_too(store: SqlStore) -> None:
+    before = store.history(DEVICE.key, "sustained")
+    damaged = before[7]
+    with store.db.write() as connection:
+        mine = CandidateRow.gemm_id.in_(
+            GemmRow.__table__.select().with_only_columns(GemmRow.id).where(GemmRow.text == str(damaged.gemm))
+        )
+        of_config = CandidateRow.config_digest == damaged.config.digest
+        connection.execute(update(CandidateRow).where(mine, of_config).values(config={"x": 1}))
+    assert store.history(DEVICE.key, "sustained") == [each for each in before if each != damaged]
+    oldest_first = store.candidates(NEAR, DEVICE.key, "sustained")
+    assert oldest_first == [each for each in reversed(before) if each.gemm == NEAR and each != damaged]
+
+
 def test_a_search_is_told_of_no_fewer_than_it_learns_from() -> None:
     assert nearest_candidates.NEAREST >= MAX_HISTORY

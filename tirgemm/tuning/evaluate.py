@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 2
-# The default ahead of the search, whose user waits for it: as many samples as a candidate, since it counts as one.
+# The default ahead of the search, whose user waits for it: as many samples as a candidate, since it counts as one, and
+# as them without a warm-up.
 FALLBACK_SAMPLES, FALLBACK_SECONDS = SEARCH_SAMPLES, 0.1
 # Of how many of the fastest candidates the builds are kept: more than selection takes.
 KEPT_BUILDS = 8

@@ -106,7 +106,7 @@ def ratio_low(theirs: Sequence[float], ours: Sequence[float], *, seed: int = 0) 
     return _ratio_low(tuple(theirs), tuple(ours), seed)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _ratio_low(theirs: tuple[float, ...], ours: tuple[float, ...], seed: int) -> float:
     """The same races cut a range of m again and again."""
     return float(np.quantile(median_ratios(theirs, ours, paired=True, seed=seed), 1.0 - CONFIDENCE))

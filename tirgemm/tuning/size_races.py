@@ -29,9 +29,9 @@ from tirgemm.tuning.tuning_task import TuningTask
 # At most so many are raced at a size, which are estimated to take at most so many times the best.
 RACED, NEAR = 4, 1.15
 SAMPLES, SECONDS = 20, 0.25
-# Where so many seconds have passed since the last race, so long a warm-up, on top of the seconds: an H200 that had been
-# idle for nine seconds began with clocks up to 20 % above what its power limit left it seconds later.
-PAUSE_S, COLD_WARM_S = 1.0, 2.0
+# Where so many seconds have passed since the last race, so long a warm-up, on top of the seconds, a few times: an H200
+# that had been idle for nine seconds began with clocks up to 20 % above what its power limit left it seconds later.
+PAUSE_S, COLD_WARM_S, MOST_COLD = 1.0, 2.0, 3
 # What would serve is raced in so many rounds, for at most so many times the seconds of the races before in all.
 SERVING_ROUNDS, SERVING = 2, 1.0
 
@@ -168,7 +168,7 @@ class _RacesBetween:
     def run(self, wanted: Mapping[int, Sequence[Config]], seconds: float) -> set[int]:
         """Race these configs at each place, in this order, for so many seconds; the places that were raced. Raises
         Cancelled."""
-        deadline, reached = time.monotonic() + seconds, set[int]()
+        deadline, reached, cold = time.monotonic() + seconds, set[int](), 0
         try:
             for place, configs in wanted.items():
                 self._above[place].begin(configs)
@@ -182,7 +182,8 @@ class _RacesBetween:
                 size = self._above[place]
                 if len(entries := size.entries(configs)) < 2:
                     continue
-                warm_s = COLD_WARM_S if time.monotonic() - self._ended > PAUSE_S else WARM_S
+                warm_s = COLD_WARM_S if time.monotonic() - self._ended > PAUSE_S and cold < MOST_COLD else WARM_S
+                cold += warm_s == COLD_WARM_S
                 deadline += warm_s - WARM_S
                 if samples := size.raced(self.problems[place], entries, warm_s):
                     self._raced[place] = samples
@@ -199,17 +200,12 @@ class _RacesBetween:
     def apply(self, places: Collection[int], untried: Mapping[Gemm, Collection[Config]]) -> None:
         """Measure at the sizes above what won, and put what the races at ``places`` show in the place of estimates;
         what is ``untried`` at a size goes without a race."""
-        unmeasured: dict[Tuning, dict[Config, None]] = {size.tuning: {} for size in self.compared}
-        for place in places:
-            size = self._above[place]
-            ran = {config: taken for config, taken in self._raced[place].items() if config not in size.failed}
-            if ran and (fastest := _fastest(ran)) in size.unrecorded:
-                unmeasured[size.tuning][fastest] = None
-        self.measure([*unmeasured], {tuning.gemm: [*configs] for tuning, configs in unmeasured.items()})
-        for size in self.compared:
-            if wanted := unmeasured[size.tuning]:
+        while not self.whole.end.stopping and (unmeasured := self._unmeasured_fastest()):
+            sizes = {size.tuning: size for size in self.compared if size.tuning in unmeasured}
+            self.measure([*sizes], {tuning.gemm: configs for tuning, configs in unmeasured.items()})
+            for tuning, size in sizes.items():
                 size.record_measured()
-                size.failed.update(size.unrecorded.keys() & wanted.keys())
+                size.failed.update(size.unrecorded.keys() & {*unmeasured[tuning]})
         for place, gemm in enumerate(self.problems):
             failed = self._above[place].failed if place in self._above else ()
             samples = {config: taken for config, taken in self._raced.get(place, {}).items() if config not in failed}
@@ -217,6 +213,16 @@ class _RacesBetween:
             ratios = {config: loss.ratio for config, loss in self.losses[place].items() if config not in gone}
             if ratios and (place in places or gone):
                 self.losses[place] = losses_at(ratios, samples, self.whole.seed)
+
+    def _unmeasured_fastest(self) -> dict[Tuning, list[Config]]:
+        """What is the fastest in a race and was not measured at the size above, nor has failed there."""
+        unmeasured: dict[Tuning, dict[Config, None]] = {}
+        for place, samples in self._raced.items():
+            size = self._above[place]
+            ran = {config: taken for config, taken in samples.items() if config not in size.failed}
+            if ran and (fastest := _fastest(ran)) in size.unrecorded:
+                unmeasured.setdefault(size.tuning, {})[fastest] = None
+        return {tuning: [*configs] for tuning, configs in unmeasured.items()}
 
 
 def _fastest(samples: Mapping[Config, SampleSet]) -> Config:
@@ -234,8 +240,7 @@ def _at_stake(losses: Mapping[Config, Loss], above: Mapping[Config, Loss]) -> fl
 class _SizeAbove:
     """A size that was compared, and by config the kernels that are ``built`` for the range up to it; what ``failed`` to
     build or to run between the sizes is tried once. ``measured``: what is known to be a measured candidate;
-    ``unrecorded``: the samples of what is none. What is none and not the fastest has its samples beside the fastest's,
-    too."""
+    ``unrecorded``: the samples of what is none. Those have their samples beside what was faster, too."""
 
     tuning: Tuning
     built: dict[Config, Finalist]
@@ -268,10 +273,11 @@ class _SizeAbove:
         return [self.built[config] for config in configs if config in self.built and config not in self.failed]
 
     def raced(self, gemm: Gemm, entries: Sequence[Finalist], warm_s: float) -> dict[Config, SampleSet]:
-        """The samples of a race between ``entries`` at a smaller size, behind ``warm_s`` that are not counted. What
-        does not run is recorded so."""
+        """The samples of a race between ``entries`` at a smaller size, behind ``warm_s`` that are not counted; none
+        where fewer than two of them run. What does not is recorded so."""
         tuning = self.tuning
-        options = RaceOptions(tuning.regime, SAMPLES, SECONDS, SMALLER_M, tuning.seed, m=gemm.m_max, warm_s=warm_s)
+        seconds = SECONDS + warm_s - WARM_S
+        options = RaceOptions(tuning.regime, SAMPLES, seconds, SMALLER_M, tuning.seed, m=gemm.m_max, warm_s=warm_s)
         with tuning.workbench.waits_told(tuning.tell_wait):
             result = tuning.evaluator.race({entry.name: entry.package for entry in entries}, (), options)
         for entry in entries:
@@ -280,14 +286,17 @@ class _SizeAbove:
                 self.failed.add(entry.config)
                 del self.built[entry.config]
         samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
-        measured = {config: taken for config, taken in samples.items() if self._is_measured(config)}
-        # The fastest may fail where it is measured.
-        holders = {_fastest(among) for among in (samples, measured) if among}
-        for config, taken in samples.items():
-            for other in samples if config in holders else ():
-                if other not in (config, *measured):
+        if len(samples) < 2:
+            return {}
+        ahead = True
+        for place, config in enumerate(ranked := sorted(samples, key=lambda config: samples[config].median_us)):
+            taken, measured = samples[config], self._is_measured(config)
+            # Each that may turn out to be the fastest, up to the first that has a record here.
+            for other in ranked[place + 1 :] if ahead else ():
+                if not self._is_measured(other):
                     taken = taken.beside(other.digest, samples[other].samples_us)
-            if config in measured:
+            ahead = ahead and not measured
+            if measured:
                 self._record(config, taken)
             else:
                 self.unrecorded.setdefault(config, []).append(taken)

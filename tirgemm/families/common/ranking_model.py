@@ -83,7 +83,7 @@ class RankingModel:
         return self.trees.predict(matrix(self.trees.features, features, configs))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _covers(model: RankingModel, family: str, gemm: Gemm, regime: Regime) -> bool:
     """Asked for with each config of a problem; it takes as long as the trees of one."""
     known = model.domain.get(domain_key(family, regime), {})
