@@ -18,22 +18,11 @@ PACKAGES = {
     "ray": ("ray",),
 }
 _EXTRAS = {package: extra for extra, packages in PACKAGES.items() for package in packages} | {"starlette": "service"}
-_SEEN: set[str] = set()
 
 
 def absent(extra: str, find: Callable[[str], object | None] = find_spec) -> str | None:
     """The first package of ``extra`` that is not installed; None where all are."""
-    return next((package for package in PACKAGES[extra] if not _installed(package, find)), None)
-
-
-def _installed(package: str, find: Callable[[str], object | None]) -> bool:
-    """Whether ``find`` finds the package: what Python's own look has found stays, and is not sought again."""
-    if find is find_spec and package in _SEEN:
-        return True
-    there = find(package) is not None
-    if there and find is find_spec:
-        _SEEN.add(package)
-    return there
+    return next((package for package in PACKAGES[extra] if find(package) is None), None)
 
 
 def require(what: str, extra: str) -> None:

@@ -76,6 +76,33 @@ def test_what_ran_beside_the_fastest_and_has_no_record_there_counts_too() -> Non
     assert [*alone] == [config(1), config(2)]
 
 
+def test_what_has_no_record_where_it_ran_is_kept_beside_what_was_faster() -> None:
+    """Of five, by their times, the third and the fifth have a record; then the first turns out to be wrong, and the
+    second is measured."""
+    statuses = {config(3): Status.MEASURED, config(5): Status.MEASURED}
+    recorded: list[tuple[int, SampleSet]] = []
+
+    def record(key: Config, samples: SampleSet) -> None:
+        recorded.append((int(key["tile_m"]), samples))
+
+    def known(key: Config) -> SimpleNamespace | None:
+        return SimpleNamespace(status=statuses[key]) if key in statuses else None
+
+    tuning: Any = SimpleNamespace(
+        evaluator=SimpleNamespace(key=lambda one: one), store=SimpleNamespace(candidate=known, add_samples=record)
+    )
+    size = size_races._SizeAbove(tuning, {})
+    size._keep({config(number): raced(float(number), 200, "") for number in (4, 1, 5, 3, 2)})
+    statuses |= {config(1): Status.WRONG, config(2): Status.MEASURED}
+    size.record_measured()
+    assert [number for number, _ in recorded] == [3, 5, 2]
+    beside = {number: {*samples.baselines} for number, samples in recorded}
+    assert beside == {2: {config(4).digest}, 3: {config(4).digest}, 5: set()}
+    assert {*size.unrecorded} == {config(1), config(4)}
+    (first,) = size.unrecorded[config(1)]
+    assert {*first.baselines} == {config(2).digest, config(4).digest}
+
+
 def test_a_race_counts_for_more_than_an_estimate() -> None:
     problems = [WHOLE.with_(m=Range(1, m)) for m in (200, 300, 400)]
     estimated = [{config(1): Loss(1.0, 1.0), config(2): Loss(1.1, 1.1)}] * 3
@@ -225,12 +252,22 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
 
 
 def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every m between the sizes that are compared it has what the search chose there."""
+    """At every m between the sizes that are compared it has what the search chose there, and all that ran there."""
+    contenders = dict[int, set[Config]]()
     with Database.embedded(tmp_path / "here") as database:
         bench = bench_on(database, ShippedRecords(tmp_path))
         for timed in (search_loop, sweep):
             monkeypatch.setattr(timed, "time", SimpleNamespace(monotonic=lambda: bench.clock.now))
         monkeypatch.setattr(size_races, "time", SimpleNamespace(monotonic=lambda: 0.0))
+        usual = bench.fake.time
+
+        def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
+            if options.m is not None:
+                entries = (package, *rest["against"].values())
+                contenders[options.m] = {bench.fake.manifest(entry).config for entry in entries}
+            return usual(package, options, **rest)
+
+        monkeypatch.setattr(bench.fake, "time", time)
         record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0)).run()
         members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
         chosen = served((member.gemm, member.config) for member in members)
@@ -242,6 +279,9 @@ def test_a_shipped_set_is_cut_by_the_races_of_its_search(tmp_path: Path, monkeyp
     packed = [*read_candidates(path)]
     below = {samples.conditions["m"] for one in packed for samples in one.sample_sets if samples.reason == "smaller_m"}
     assert below == {*BETWEEN}
+    known = {one.config.digest: one.config for one in packed}
+    races = {m: {*of} for m, of in races_below(packed, known).items()}
+    assert races == {m: of & {*known.values()} for m, of in contenders.items()}
     of_races = slowdowns(shipped(tmp_path / "there", ShippedRecords(folder)), chosen)
     searched = [c.with_(sample_sets=tuple(s for s in c.sample_sets if s.reason in SEARCHED)) for c in packed]
     without = ship(tmp_path / "without", DEVICE, [], searched)

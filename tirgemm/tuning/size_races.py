@@ -288,19 +288,27 @@ class _SizeAbove:
         samples = {f.config: result.samples[f.name] for f in entries if f.name in result.samples}
         if len(samples) < 2:
             return {}
-        ahead = True
-        for place, config in enumerate(ranked := sorted(samples, key=lambda config: samples[config].median_us)):
-            taken, measured = samples[config], self._is_measured(config)
-            # Each that may turn out to be the fastest, up to the first that has a record here.
-            for other in ranked[place + 1 :] if ahead else ():
-                if not self._is_measured(other):
-                    taken = taken.beside(other.digest, samples[other].samples_us)
-            ahead = ahead and not measured
-            if measured:
-                self._record(config, taken)
-            else:
-                self.unrecorded.setdefault(config, []).append(taken)
+        self._keep(samples)
         return samples
+
+    def _keep(self, samples: Mapping[Config, SampleSet]) -> None:
+        """Record the samples of a race, or keep them until they can be.
+
+        What has no record here has its samples beside those of each that was faster, up to the first that has one: any
+        of these may turn out to be the fastest that is right.
+        """
+        ranked = sorted(samples, key=lambda config: samples[config].median_us)
+        without = [config for config in ranked if not self._is_measured(config)]
+        first = next((place for place, config in enumerate(ranked) if config not in without), len(ranked))
+        for place, config in enumerate(ranked):
+            taken = samples[config]
+            for other in without if place <= first else ():
+                if other in ranked[place + 1 :]:
+                    taken = taken.beside(other.digest, samples[other].samples_us)
+            if config in without:
+                self.unrecorded.setdefault(config, []).append(taken)
+            else:
+                self._record(config, taken)
 
     def _is_measured(self, config: Config) -> bool:
         if config not in self.measured:

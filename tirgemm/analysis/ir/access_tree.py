@@ -1,11 +1,11 @@
-"""Access tree of a kernel: its memory accesses (global and shared loads and stores, TMA copies, MMA operands) within
-the loops and conditions of its TIR.
+"""Extraction of a kernel's memory accesses from its lowered TIR: ``access_tree`` turns a TVM ``PrimFunc`` into a tree
+of loops, conditions and accesses.
 
-``access_tree`` visits a PrimFunc as it is right before code generation, where buffers are flat, vector accesses are
-Ramps and every instruction is a call. Each access (``Site``) has its address as an expression of thread and loop
-variables, its width in bytes, and the conditions under which it runs. None is left out: where an address or a
-condition cannot be analysed, its expression has an unknown symbol, and a call that is not modelled is an ``Unknown``,
-with its name and the reason.
+An access (``Site``) is a load or store of global or shared memory, a TMA copy, or the operand of an MMA, with its
+address as an expression of thread and loop variables, its width in bytes, and the conditions under which it runs. The
+function is the one that code generation takes: buffers are flat, vector accesses are Ramps, and every instruction is a
+call. No access is left out: an address or a condition that cannot be analysed is an expression with an unknown symbol,
+and a call that is not modelled is an ``Unknown`` with its name and the reason.
 """
 
 # Methods are named for the classes of TVM that they visit.

@@ -73,28 +73,11 @@ _LIBRARY = re.compile(
 )
 
 
-# What every alternative of it has some of.
-_LETTERS = ("cuda", "std", "cg", "cooperative_groups", "_CCCL_", "intptr", "intmax", "int_", "INT", "_MAX", "_MIN")
-
-
 def without_libraries(source: str) -> str:
     """``source``, which TVM wrote, without the libraries' headers; as it was where anything in it may need them."""
     rest = source
     for known in (_GROUPS, _STANDARD, _THREAD_RANK):
         rest = rest.replace(known, "")
-    if _names_a_library(rest):
+    if _LIBRARY.search(rest):
         return source
     return source.replace(_GROUPS, _BLOCK).replace(_STANDARD, _INTEGERS)
-
-
-def _names_a_library(source: str) -> bool:
-    """Whether ``_LIBRARY`` is anywhere in ``source``; lines without its letters, thousands, are not looked at."""
-    for letters in _LETTERS:
-        at = source.find(letters)
-        while at >= 0:
-            end = source.find("\n", at)
-            end = len(source) if end < 0 else end
-            if _LIBRARY.search(source[source.rfind("\n", 0, at) + 1 : end]):
-                return True
-            at = source.find(letters, end)
-    return False
