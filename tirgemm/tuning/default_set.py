@@ -26,7 +26,7 @@ from tirgemm.tuning.tuning_task import Control, chosen_families
 # What a config of a set may be expected to lose at a size: less than by what the model errs.
 EXPECTED_LOSS = 0.04
 # Kernels of a set of defaults at most, fewer than of one that was searched: its user waits for the certificates.
-MOST_DEFAULTS = 40
+MOST_DEFAULTS = 44
 
 
 def default_parts(gemm: Gemm, device: Device, regime: Regime, without: Collection[Config] = ()) -> list[SetPart]:

@@ -132,9 +132,9 @@ def test_a_searched_set_may_have_more_kernels_than_one_of_defaults(monkeypatch: 
     made = [ONE.with_(stages=2 + place) for place in range(len(problems))]
     losses = [{config: Loss(1.0 + (config != best), 1.0 + (config != best)) for config in made} for best in made]
     monkeypatch.setattr(segments_module, "is_valid", lambda *_: True)
-    assert len(valid_segments(problems, losses, made, HOPPER, tolerance=0.03)) == MOST_KERNELS == 56
+    assert len(valid_segments(problems, losses, made, HOPPER, tolerance=0.03)) == MOST_KERNELS == 64
     defaults = {gemm: (family_named("wgmma"), config) for gemm, config in zip(problems, made, strict=True)}
     monkeypatch.setattr(default_set_module, "size_defaults", lambda *_: defaults)
     monkeypatch.setattr(default_set_module, "losses_everywhere", lambda *_: losses)
     monkeypatch.setattr(default_set_module, "is_valid", lambda *_: True)
-    assert len(default_parts(problems[-1], HOPPER, "sustained")) == MOST_DEFAULTS == 40
+    assert len(default_parts(problems[-1], HOPPER, "sustained")) == MOST_DEFAULTS == 44

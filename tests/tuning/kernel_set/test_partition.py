@@ -57,8 +57,8 @@ def test_a_range_is_cut_at_more_sizes_than_are_compared_where_tiles_are_many() -
         from_64 = [pair for pair in pairwise(sizes) if pair[0] >= 64]
         assert all((high - low) * 4 <= low for low, high in from_64)
         assert all((high - low) * 16 <= low for low, high in from_64 if low >= 256)
-    assert len(cut_sizes(Range(1, 8192))) == 120
-    assert len(cut_sizes(Range(1, 1 << 20))) == 120 + 7 * 32, "as many more for each octave"
+    assert len(cut_sizes(Range(1, 8192))) == 136
+    assert len(cut_sizes(Range(1, 1 << 20))) == 136 + 7 * 32, "as many more for each octave"
 
 
 def test_half_way_between_two_sizes_is_looked_at_where_they_are_far_apart() -> None:

@@ -11,9 +11,9 @@ from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.kernel_set.partition import Loss, Segment, partition
 
-# Kernels of a set at most: a certificate takes about a second for each. What is read may have more
-# (``tirgemm.artifact.manifest.MAX_KERNELS``).
-MOST_KERNELS = 56
+# Kernels of a set at most, as many as are read (``tirgemm.artifact.manifest.MAX_KERNELS``): a certificate takes about
+# a second for each.
+MOST_KERNELS = 64
 
 
 def valid_segments(

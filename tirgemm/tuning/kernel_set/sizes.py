@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tirgemm.gemm import Range
 
-# Rows between two sizes at which a range is cut, up to 8192: the fewest, and the most.
-_FINEST, _COARSEST = 16, 128
+# Rows between two sizes at which a range is cut: the fewest, the most up to 4096, and the most up to 8192.
+_FINEST, _MIDDLE, _COARSEST = 16, 64, 128
 
 
 def searched_sizes(m: Range) -> tuple[int, ...]:
@@ -31,7 +31,8 @@ def cut_sizes(m: Range) -> tuple[int, ...]:
     """
     between: set[int] = set()
     for power in (1 << exponent for exponent in range(6, m.high.bit_length())):
-        step = max(min(max(power // 16, _FINEST), _COARSEST), power // 32)
+        most = _MIDDLE if power < 4096 else _COARSEST
+        step = max(min(max(power // 16, _FINEST), most), power // 32)
         between.update(range(power, 2 * power, step))
     return tuple(sorted({*compared_sizes(m), *(size for size in between if m.low < size < m.high)}))
 
