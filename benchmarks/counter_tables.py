@@ -38,7 +38,7 @@ def kernels(results: Path, suites: Path) -> str:
 
 def agreement(results: Path, suites: Path) -> str:
     """By counter: over how many kernels it was predicted, how many predictions are right, and the largest
-    difference."""
+    difference, of a wrong prediction of none the most that was counted."""
     lines = []
     for path in sorted([*results.glob("*/counters.json"), *results.glob("*/banks.counters.json.gz")]):
         document = load(path)
@@ -49,6 +49,8 @@ def agreement(results: Path, suites: Path) -> str:
         for counter, rows in judged.items():
             differences = [abs(row["predicted"] / row["counted"] - 1) for row in rows if row["counted"] and _exact(row)]
             most = "a bound" if counter in _BOUNDS else f"{max(differences, default=0.0):.2%}"
+            if surprises := [row["counted"] for row in rows if not row["right"] and not row["predicted"]]:
+                most = f"{max(surprises):,.0f}, none predicted"
             right = str(sum(row["right"] for row in rows))
             lines.append([_WHAT[document["regime"]], f"`{counter}`", str(len(rows)), right, most])
     return table(["of", "counter", "predicted", "right", "largest difference"], lines, 2) if lines else _NOT_YET
