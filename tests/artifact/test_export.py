@@ -97,6 +97,24 @@ def test_a_missing_launcher_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         export(packed(GEMM), tmp_path / "gemm.so", TRUST)
 
 
+def test_an_export_loaded_by_a_relative_path_stays_what_it_is_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tvm_ffi
+
+    other = Gemm(7, 9, 6, dtype="f32", align=4)
+    for folder, gemm in (("one", Gemm(7, 9, 5, dtype="f32", align=4)), ("two", other)):
+        (tmp_path / folder).mkdir()
+        export(packed(gemm), tmp_path / folder / "gemm.so", TRUST)
+    monkeypatch.chdir(tmp_path / "one")
+    module = tvm_ffi.load_module("./gemm.so")
+    monkeypatch.chdir(tmp_path / "two")
+    a, b, out = np.ones((7, 5), np.float32), np.ones((9, 5), np.float32), np.zeros((7, 9), np.float32)
+    module["main"](a, b, out)
+    assert (out == 5).all()
+    assert json.loads(module["manifest"]())["kernel"]["gemm"]["k"] == 5
+
+
 def test_an_export_and_the_package_live_in_one_process(tmp_path: Path) -> None:
     import tvm_ffi
 

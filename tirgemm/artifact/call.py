@@ -26,7 +26,8 @@ class Kernel:
     that closes it.
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
-    the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and allocates nothing.
+    the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and PyTorch's lazy
+    negation, and allocates nothing.
     ``functions`` has it with the others of the launcher: a B that stays the same may be packed once, on a CPU.
     """
 

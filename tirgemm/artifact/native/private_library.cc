@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <tvm/ffi/extra/module.h>
 #include <unistd.h>
@@ -42,21 +43,27 @@ bool WriteAll(int file, const std::string& bytes) {
   return true;
 }
 
+// The path of an open file, spelled by its inode, as no other library of this process can be while it is loaded: the
+// loader takes two libraries of one spelling for one, whatever the descriptor's number stands for by then.
+std::string OwnSpelling(int file) {
+  struct stat status = {};
+  if (fstat(file, &status) != 0) TIRGEMM_FAIL(kLaunch) << "no private file for the kernel: " << std::strerror(errno);
+  std::string path = "/proc/self/fd";
+  for (ino_t left = status.st_ino; left; left >>= 1) path += left & 1 ? "/." : "/";
+  return path + "/" + std::to_string(file);
+}
+
 }  // namespace
 
 PrivateLibrary::PrivateLibrary(const std::string& bytes) {
   bool sealable = false;
-  file_ = Anonymous(&sealable);
-  if (file_ < 0) TIRGEMM_FAIL(kLaunch) << "no private file for the kernel: " << std::strerror(errno);
-  const bool written = WriteAll(file_, bytes) && (!sealable || fcntl(file_, kAddSeals, kSealAll) == 0);
+  const int file = Anonymous(&sealable);
+  if (file < 0) TIRGEMM_FAIL(kLaunch) << "no private file for the kernel: " << std::strerror(errno);
+  const bool written = WriteAll(file, bytes) && (!sealable || fcntl(file, kAddSeals, kSealAll) == 0);
   const int error = errno;
-  // The loader knows libraries by path: the descriptor stays open as long as the library, so that its path is unique.
-  if (written) handle_ = dlopen(("/proc/self/fd/" + std::to_string(file_)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (written) handle_ = dlopen(OwnSpelling(file).c_str(), RTLD_NOW | RTLD_LOCAL);
   const std::string reason = handle_ ? "" : (written ? dlerror() : std::strerror(error));
-  if (!handle_) {
-    close(file_);
-    file_ = -1;
-  }
+  close(file);
   if (!written) TIRGEMM_FAIL(kLaunch) << "the kernel could not be copied into a private file: " << reason;
   if (!handle_) TIRGEMM_FAIL(kCorrupt) << "the kernel's shared object does not load: " << reason;
   // What tvm_ffi's own loader does: generated code reaches the error functions through pointers that the host fills in.
@@ -68,7 +75,6 @@ PrivateLibrary::PrivateLibrary(const std::string& bytes) {
 
 PrivateLibrary::~PrivateLibrary() {
   if (handle_) dlclose(handle_);
-  if (file_ >= 0) close(file_);
 }
 
 void* PrivateLibrary::Find(const std::string& symbol) const { return dlsym(handle_, symbol.c_str()); }

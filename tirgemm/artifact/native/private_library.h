@@ -17,7 +17,6 @@ class PrivateLibrary {
   void* Find(const std::string& symbol) const;
 
  private:
-  int file_ = -1;
   void* handle_ = nullptr;
 };
 

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -29,16 +30,24 @@ struct Attached {
   std::string manifest;
 };
 
-Attached ReadSelf() {
+std::string OwnPath() {
   Dl_info info;
-  if (!dladdr(reinterpret_cast<void*>(&ReadSelf), &info))
-    TIRGEMM_FAIL(kCorrupt) << "this library does not find its own file";
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(info.dli_fname, "rb"), std::fclose);
-  if (!file) TIRGEMM_FAIL(kCorrupt) << "cannot open " << info.dli_fname << ": " << std::strerror(errno);
+  if (!dladdr(kMagic, &info)) return "";
+  const std::unique_ptr<char, void (*)(void*)> real(realpath(info.dli_fname, nullptr), std::free);
+  return real ? real.get() : info.dli_fname;
+}
+
+// Asked as this library is loaded: the path may be relative, and the process's folder may change.
+const std::string own_path = OwnPath();
+
+Attached ReadSelf() {
+  if (own_path.empty()) TIRGEMM_FAIL(kCorrupt) << "this library does not find its own file";
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(own_path.c_str(), "rb"), std::fclose);
+  if (!file) TIRGEMM_FAIL(kCorrupt) << "cannot open " << own_path << ": " << std::strerror(errno);
   const auto read = [&](uint64_t from_end, void* out, size_t size) {
     if (std::fseek(file.get(), -static_cast<long>(from_end), SEEK_END) != 0 ||
         std::fread(out, 1, size, file.get()) != size) {
-      TIRGEMM_FAIL(kCorrupt) << info.dli_fname << " is truncated";
+      TIRGEMM_FAIL(kCorrupt) << own_path << " is truncated";
     }
   };
   struct {
@@ -47,10 +56,10 @@ Attached ReadSelf() {
   } tail;
   read(sizeof tail, &tail, sizeof tail);
   if (std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0)
-    TIRGEMM_FAIL(kCorrupt) << "no kernel is attached to " << info.dli_fname;
+    TIRGEMM_FAIL(kCorrupt) << "no kernel is attached to " << own_path;
   uint64_t sizes[kMaxMembers];
   if (tail.manifest > kMost || tail.count < 1 || tail.count > kMaxMembers)
-    TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+    TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << own_path << " has an impossible size";
   uint64_t from_end = sizeof tail + tail.count * sizeof(uint64_t);
   read(from_end, sizes, tail.count * sizeof(uint64_t));
   Attached out;
@@ -60,7 +69,7 @@ Attached ReadSelf() {
   out.binaries.resize(tail.count);
   for (uint64_t i = tail.count; i-- > 0;) {
     if (sizes[i] > kMost)
-      TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << info.dli_fname << " has an impossible size";
+      TIRGEMM_FAIL(kCorrupt) << "the kernel attached to " << own_path << " has an impossible size";
     from_end += sizes[i];
     out.binaries[i].resize(sizes[i]);
     read(from_end, out.binaries[i].data(), sizes[i]);
