@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, case, func, or_, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event
@@ -33,6 +33,8 @@ from tirgemm.tuning_db.queue.job_leases import (
     declare_dead,
     expired_owners,
     held,
+    put_back_unreleased,
+    released,
     require_held,
     run_ended,
 )
@@ -190,7 +192,7 @@ class JobQueue(WorkerRegistry):
         unverified: bool = False,
         limit: Budget = LIMIT,
     ) -> Job | None:
-        """Take the first job that waits, or whose owner's lease has run out, for one of these devices: that of the
+        """Take the first job that waits, or whose owner's leases have run out, for one of these devices: that of the
         highest priority, then the oldest, whose window is open. One with a share of a batch's budget gets it now,
         at most ``limit``.
 
@@ -210,6 +212,7 @@ class JobQueue(WorkerRegistry):
             wanted = wanted.where(window_open(now)).order_by(*QUEUE_ORDER)
             for dead in expired_owners(connection, now):
                 declare_dead(connection, dead, now)
+            put_back_unreleased(connection, now)
             row = connection.execute(wanted.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
@@ -313,10 +316,8 @@ class JobQueue(WorkerRegistry):
 
         False where it was cancelled or taken over.
         """
-        begun = case((JobRow.status == "running", 1), else_=0)
-        values = {"status": "queued", "owner": None, "attempts": JobRow.attempts - begun}
         with self.db.write() as connection:
-            values |= run_ended(self._now(connection))
+            values = released(self._now(connection))
             return bool(connection.execute(update(JobRow).where(*held(job_id, owner)).values(values)).rowcount)
 
     def owners(self) -> list[str]:
