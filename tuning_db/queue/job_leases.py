@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, SQLColumnExpression, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, SQLColumnExpression, case, func, select, update
 
-from tirgemm.errors import LeaseLost, WorkersDied
+from tirgemm.errors import DamagedRow, LeaseLost, WorkersDied
 from tirgemm.status import LIVE
+from tirgemm.tuning.records.json_values import plain_text
+from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.models import JobRow
 from tirgemm.tuning_db.queue.job_events import note_ends
+from tirgemm.tuning_db.queue.job_rows import job_of, require_job
 from tirgemm.tuning_db.times import iso
 
 # A job of which so many workers died, one after the other and without a new measurement, is set aside: the next one
@@ -61,6 +64,24 @@ def cancel_live(connection: Connection, condition: ColumnElement[bool], now: flo
     values = {"status": "cancelled", "live_key": None, "finished_at": iso(now)} | run_ended(now)
     ended = update(JobRow).where(condition, JobRow.status.in_(LIVE)).values(values).returning(JobRow.id)
     note_ends(connection, connection.execute(ended).scalars().all(), "cancelled", now)
+
+
+def first_sound(connection: Connection, wanted: Any, now: float) -> Row[Any] | None:
+    """The first row of a statement that selects live jobs, if there is one. Jobs ahead of it whose rows are damaged,
+    which no worker can be handed, are failed."""
+    row: Row[Any] | None
+    while (row := connection.execute(wanted).first()) is not None:
+        try:
+            job_of(require_job(connection, row.id))
+        except DamagedRow as error:
+            rows.log_once(f"job {row.id} is failed: {error}")
+            words = plain_text(f"{error.code}: {error}")
+            values = {"status": "failed", "live_key": None, "error": words, "finished_at": iso(now)} | run_ended(now)
+            connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
+            note_ends(connection, [row.id], "failed", now)
+        else:
+            break
+    return row
 
 
 def note_progress(connection: Connection, job_id: str) -> None:
