@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, case, func, or_, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event
@@ -32,7 +32,10 @@ from tirgemm.tuning_db.queue.job_leases import (
     cancel_live,
     declare_dead,
     expired_owners,
+    first_sound,
     held,
+    put_back_unreleased,
+    released,
     require_held,
     run_ended,
 )
@@ -42,9 +45,11 @@ from tirgemm.tuning_db.queue.job_rows import (
     QUEUE_ORDER,
     NewJob,
     add_jobs,
+    find_job,
     job_of,
     kept_kernels,
     put_back,
+    read_jobs,
     require_job,
     require_room,
     select_jobs,
@@ -87,7 +92,7 @@ class JobQueue(WorkerRegistry):
         columns = {"fallback_id": fallback_id, "key_id": asker.key_id if asker is not None else None}
         new = NewJob(request, columns | ({"id": job_id} if job_id is not None else {}))
         with self.db.write() as connection:
-            made = connection.execute(select_jobs().where(JobRow.id == new.values["id"])).first()
+            made = find_job(connection, new.values["id"])
             if made is not None:
                 return job_of(made), False
             if fallback_id not in kept_kernels(connection, [fallback_id]):
@@ -99,7 +104,7 @@ class JobQueue(WorkerRegistry):
                 require_room(connection, max_queued)
             if created and asker is not None:
                 require_quota(connection, asker, now)
-            row = connection.execute(select_jobs().where(JobRow.id == live_id)).first()
+            row = find_job(connection, live_id)
         # On PostgreSQL the live job can have ended between the two statements; then this request starts a new one. Or
         # it was sent twice at once, and the other one has made its job.
         if row is None:
@@ -146,7 +151,7 @@ class JobQueue(WorkerRegistry):
 
     def job(self, job_id: str) -> Job | None:
         with self.db.read() as connection:
-            row = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
+            row = find_job(connection, job_id)
         return None if row is None else job_of(row)
 
     def jobs(
@@ -160,11 +165,12 @@ class JobQueue(WorkerRegistry):
         sizes: str = "",
     ) -> list[Job]:
         """Jobs newest first, from behind the id ``after``; only those of this status, problem, one of these devices.
-        ``sizes``: of problems of any dtype and layout whose text begins with them, such as ``4096x4096x4096``.
+        ``sizes``: of problems of any dtype and layout whose text begins with them, such as ``4096x4096x4096``. Those
+        whose rows are damaged are left out, and logged.
 
         Raises PageNotFound where no job has the id ``after``.
         """
-        wanted = select_jobs().order_by(JobRow.seq.desc()).limit(max(limit, 0))
+        wanted = select_jobs().order_by(JobRow.seq.desc())
         if status is not None:
             wanted = wanted.where(JobRow.status == status)
         if gemm is not None:
@@ -177,7 +183,7 @@ class JobQueue(WorkerRegistry):
         with self.db.read() as connection:
             if after:
                 wanted = wanted.where(JobRow.seq < place_of(connection, JobRow, after))
-            return [job_of(row) for row in connection.execute(wanted)]
+            return read_jobs(connection, wanted, max(limit, 0))
 
     # -- workers' side -------------------------------------------------------------------------
 
@@ -190,12 +196,13 @@ class JobQueue(WorkerRegistry):
         unverified: bool = False,
         limit: Budget = LIMIT,
     ) -> Job | None:
-        """Take the first job that waits, or whose owner's lease has run out, for one of these devices: that of the
+        """Take the first job that waits, or whose owner's leases have run out, for one of these devices: that of the
         highest priority, then the oldest, whose window is open. One with a share of a batch's budget gets it now,
         at most ``limit``.
 
         ``unverified`` also takes jobs for devices that are not here and that ask for no verification. A job whose
-        fallback another worker builds at this moment is passed over: that one has begun it.
+        fallback another worker builds at this moment is passed over: that one has begun it. One whose row is damaged
+        is failed.
         """
         with self.db.read() as connection:
             # Of an idle service there is none: that takes a tenth of the time of what follows, and no lock.
@@ -210,7 +217,8 @@ class JobQueue(WorkerRegistry):
             wanted = wanted.where(window_open(now)).order_by(*QUEUE_ORDER)
             for dead in expired_owners(connection, now):
                 declare_dead(connection, dead, now)
-            row = connection.execute(wanted.with_for_update(skip_locked=True)).first()
+            put_back_unreleased(connection, now)
+            row = first_sound(connection, wanted.with_for_update(skip_locked=True), now)
             if row is None:
                 return None
             values = {
@@ -241,10 +249,9 @@ class JobQueue(WorkerRegistry):
         ``skip``."""
         waiting = [JobRow.status == "queued", JobRow.device_key.in_(list(device_keys)), JobRow.id.not_in(list(skip))]
         waiting += [JobRow.fallback_id.is_(None)] if bare else []
-        wanted = select_jobs().where(*waiting).order_by(*QUEUE_ORDER).limit(limit)
+        wanted = select_jobs().where(*waiting).order_by(*QUEUE_ORDER)
         with self.db.read() as connection:
-            rows_of_jobs = connection.execute(wanted.where(window_open(self._now(connection))))
-            return [job_of(row) for row in rows_of_jobs]
+            return read_jobs(connection, wanted.where(window_open(self._now(connection))), limit)
 
     def claim_fallback(
         self,
@@ -265,12 +272,13 @@ class JobQueue(WorkerRegistry):
             wanted = wanted.where(JobRow.id.in_(list(only)))
         with self.db.write() as connection:
             now = self._now(connection)
-            job_id = connection.execute(wanted.where(window_open(now)).with_for_update(skip_locked=True)).scalar()
-            if job_id is None:
+            wanted = wanted.where(window_open(now)).with_for_update(skip_locked=True)
+            row = first_sound(connection, wanted, now)
+            if row is None:
                 return None
             values = {"owner": owner, "lease_until": now + lease_s}
-            connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
-            return job_of(require_job(connection, job_id))
+            connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
+            return job_of(require_job(connection, row.id))
 
     def heartbeat(self, job_id: str, owner: str, lease_s: float) -> LeaseState:
         """Extend the lease. ``cancelled``: stop; ``lost``: another owner has it, or it has ended: stop and write
@@ -313,10 +321,8 @@ class JobQueue(WorkerRegistry):
 
         False where it was cancelled or taken over.
         """
-        begun = case((JobRow.status == "running", 1), else_=0)
-        values = {"status": "queued", "owner": None, "attempts": JobRow.attempts - begun}
         with self.db.write() as connection:
-            values |= run_ended(self._now(connection))
+            values = released(self._now(connection))
             return bool(connection.execute(update(JobRow).where(*held(job_id, owner)).values(values)).rowcount)
 
     def owners(self) -> list[str]:

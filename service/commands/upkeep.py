@@ -126,8 +126,14 @@ def restore(
         if has_database:
             with existing_database(target) as database:
                 note_command(database, "db restore", str(folder.absolute()))
-    document = asdict(restored) | {"data": str(target)}
-    console.emit(as_json, document, lambda: console.out.print(f"{target}: {restored.blobs} blobs are back"))
+
+    def show() -> None:
+        console.out.print(f"{target}: {restored.blobs} blobs are back")
+        if restored.lost:
+            words = "are damaged or gone; kernels are built again when they are asked for"
+            console.err.print(f"{restored.lost} artifacts of the backup {words}", style="yellow")
+
+    console.emit(as_json, asdict(restored) | {"data": str(target)}, show)
 
 
 def repair(data: Data = None, db: Url = None, as_json: Json = False) -> None:

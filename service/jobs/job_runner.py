@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 
@@ -16,6 +15,7 @@ from tirgemm.events import CandidateRecorded, Ended, Event, EventHandler, Fallba
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
 from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
+from tirgemm.service.jobs.job_failures import JobFailures
 from tirgemm.service.jobs.lease import Lease, LeaseEnd
 from tirgemm.service.jobs.new_job_watcher import NewJobWatcher
 from tirgemm.service.log_lines import about_job
@@ -87,9 +87,7 @@ class JobRunner:
         self._stop = threading.Event()
         self._new_jobs = NewJobWatcher(queue, self._stop)
         self._lease: Lease | None = None
-        self._hopeless: set[str] = set()
-        self._store_failures: Counter[str] = Counter()
-        self._device_failures: Counter[str] = Counter()
+        self._failures = JobFailures()
         self._failed_for = ""  # the waiting job for which the device was at work when it failed
         # Why the device cannot be used now, since when by time.monotonic(), when it is tried again, and when a worker
         # last had a usable one of each class.
@@ -194,8 +192,7 @@ class JobRunner:
                 continue
             words = f"no worker has had a usable device {key} for {UNUSABLE_SECONDS:g} s: {self.fault}"
             while not self._no_probe.is_set() and (job := self._queue.claim(self.name, [key], self._lease_s)):
-                logger.warning("job %s: failed: %s", job.id, words)
-                self._queue.finish(job.id, self.name, "failed", error=f"{DeviceUnavailable.code}: {words}")
+                self._fail(job, DeviceUnavailable.code, words)
 
     def run_one(self) -> bool:
         """Claim one job and bring it to its end, if there is one."""
@@ -238,8 +235,7 @@ class JobRunner:
                 self._device_failed(job, error)
         except TirgemmError as error:
             if not self._lost(job, error):
-                logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
-                self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+                self._fail(job, error.code, str(error))
         except Exception as error:
             if not self._lost(job, error):
                 logger.exception("job %s: failed", job.id)
@@ -249,6 +245,11 @@ class JobRunner:
             standing = view.tracker.progress.standing
             logger.info("job %s: done, kernel %s%s", job.id, kernel, f", {standing}" if standing else "")
             self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
+
+    def _fail(self, job: Job, code: str, words: str) -> None:
+        logger.warning("job %s: failed: %s: %s", job.id, code, words)
+        self._failures.forget(job.id)  # lest one that is put back fails at once
+        self._queue.finish(job.id, self.name, "failed", error=f"{code}: {words}")
 
     def _lost(self, job: Job, error: Exception) -> bool:
         """Whether the engine's devices are gone, which says nothing of the job: it is back in the queue then."""
@@ -263,15 +264,13 @@ class JobRunner:
         against the job for which the device was at work."""
         self._found_unusable(error)
         failed_for = self._failed_for or job.id
-        self._device_failures[failed_for] += 1
-        count = self._device_failures[failed_for]
+        self._failures.of_device[failed_for] += 1
+        count = self._failures.of_device[failed_for]
         if count >= MAX_DEVICE_FAILURES and failed_for != job.id:
-            self._hopeless.add(failed_for)
+            self._failures.hopeless.add(failed_for)
         elif count >= MAX_DEVICE_FAILURES:
-            del self._device_failures[job.id]  # lest one that is put back fails at once
             words = f"the device failed {count} times in a row, without a measurement between: {error}"
-            logger.warning("job %s: failed: %s: %s", job.id, error.code, words)
-            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {words}")
+            self._fail(job, error.code, words)
             return
         logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
         with suppress(LeaseLost):
@@ -280,10 +279,9 @@ class JobRunner:
 
     def _store_failed(self, job: Job, error: StoreError) -> None:
         """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
-        self._store_failures[job.id] += 1
-        if isinstance(error, StorageFull) or self._store_failures[job.id] > MAX_STORE_FAILURES:
-            logger.warning("job %s: failed: %s: %s", job.id, error.code, error)
-            self._queue.finish(job.id, self.name, "failed", error=f"{error.code}: {error}")
+        self._failures.of_store[job.id] += 1
+        if isinstance(error, StorageFull) or self._failures.of_store[job.id] > MAX_STORE_FAILURES:
+            self._fail(job, error.code, str(error))
             return
         logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
         self._stop.wait(STORE_PAUSE_SECONDS)
@@ -300,6 +298,7 @@ class JobRunner:
     def _answer(self, job: Job, lease: Lease, view: LineView) -> str:
         """The id of the kernel that the job ends with; ``view`` tells the log how far it is."""
         request = job.request
+        self._failures.forget_ended(self._queue)
         on_event = self._publisher(job.id, view)
         if request.device.key not in self._keys:
             return self._engine.cross_compile(request, on_event, lease.cancel).id
@@ -339,14 +338,14 @@ class JobRunner:
             logger.warning("the jobs that wait: %s: %s", error.code, error)
 
     def _claim_fallback(self, only: Collection[str] | None = None) -> Job | None:
-        return self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._hopeless, only)
+        return self._queue.claim_fallback(self.name, self._keys, self._lease_s, self._failures.hopeless, only)
 
     def _prepare_waiting(self, *begun: Job) -> list[str]:
         """Have the engine begin what the next jobs begin with, and where some wait that of those ``begun``, too: a job
         that is alone leaves all processors to its fallback. Returns the waiting jobs whose fallback is built."""
         try:
             waiting = self._queue.upcoming(self._keys, NEXT_JOBS)
-            bare = self._queue.upcoming(self._keys, NEXT_FALLBACKS, bare=True, skip=self._hopeless)
+            bare = self._queue.upcoming(self._keys, NEXT_FALLBACKS, bare=True, skip=self._failures.hopeless)
             first = begun if waiting else ()
             next_ones, fallbacks = ([job.request for job in (*first, *jobs)] for jobs in (waiting, bare))
             built = set(self._engine.prepare(next_ones, fallbacks))
@@ -372,10 +371,10 @@ class JobRunner:
                 raise
             except TirgemmError as error:
                 # The job itself will fail with this when its turn comes; until then it is not tried at every batch.
-                self._hopeless.add(job.id)
+                self._failures.hopeless.add(job.id)
                 logger.warning("job %s, which waits: its default kernel failed: %s: %s", job.id, error.code, error)
             except Exception:
-                self._hopeless.add(job.id)
+                self._failures.hopeless.add(job.id)
                 logger.exception("job %s, which waits: its default kernel failed", job.id)
             finally:
                 self._queue.release(job.id, self.name)
@@ -393,7 +392,7 @@ class JobRunner:
                 return
             view(event)
             if isinstance(event, CandidateRecorded) and event.status is Status.MEASURED:
-                self._device_failures.pop(job_id, None)
+                self._failures.of_device.pop(job_id, None)
             if not isinstance(event, FallbackStored):
                 self._queue.add_event(job_id, event, self.name)
 

@@ -17,7 +17,7 @@ from tests.helpers.command_line import own_folders, runner
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
-from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError
+from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError, StoreUnavailable
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.upkeep.admin import check
@@ -90,6 +90,42 @@ def test_a_lost_artifact_is_told_and_the_rest_is_backed_up(tmp_path: Path) -> No
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert restore(tmp_path / "backup", tmp_path / "restored").signing_key
     assert (tmp_path / "restored" / SIGNING_KEY).read_bytes() == (tmp_path / "data" / SIGNING_KEY).read_bytes()
+
+
+@pytest.mark.parametrize("blobs_only", [False, True])
+def test_damaged_and_missing_artifacts_of_a_backup_cost_nothing_else(tmp_path: Path, blobs_only: bool) -> None:
+    filled(tmp_path / "data")
+    with Database.embedded(tmp_path / "data") as database:
+        store = SqlStore(database)
+        damaged, missing = store.put_blob(b"damaged"), store.put_blob(b"missing")
+        for sha256 in (damaged, missing):
+            store.put_kernel(kernel(artifact_sha256=sha256, artifact_bytes=7))
+        assert backup(database, tmp_path / "backup", blobs_only=blobs_only).blobs == 3
+    kept = BlobStore(tmp_path / "backup" / "blobs")
+    kept.checked(damaged).write_bytes(b"damagEd")
+    kept.delete(missing)
+    restored = restore(tmp_path / "backup", tmp_path / "restored")
+    assert (restored.blobs, restored.lost) == (1, 2)
+    if not blobs_only:
+        with Database.embedded(tmp_path / "restored") as database:
+            assert len(SqlStore(database).kernels()) == 3
+            assert len(check(database)) == 2, "each of them is told"
+
+
+def test_a_backup_whose_artifacts_may_not_be_read_is_refused_before_anything_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "data")
+    with Database.embedded(tmp_path / "data") as database:
+        backup(database, tmp_path / "backup")
+
+    def refused(_self: object, _sha256: str) -> bytes:
+        raise StoreUnavailable("blob cannot be read: Permission denied")
+
+    monkeypatch.setattr(BlobStore, "get", refused)
+    with pytest.raises(StoreUnavailable):
+        restore(tmp_path / "backup", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
 
 
 def test_former_keys_and_what_is_revoked_go_with_the_key(tmp_path: Path) -> None:
@@ -190,7 +226,13 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_touched(
 
 @pytest.mark.parametrize(
     "document",
-    ['{"format": 1}', '{"format": 1, "database": "yes"}', '{"format": 2, "database": true}', "[" * 100_000],
+    [
+        '{"format": 1}',
+        '{"format": 1, "database": "yes"}',
+        '{"format": 1, "database": false, "blobs": "1"}',
+        '{"format": 2, "database": true}',
+        "[" * 100_000,
+    ],
 )
 def test_a_manifest_that_is_none_is_refused(document: str, tmp_path: Path) -> None:
     (tmp_path / "backup.json").write_text(document)
@@ -247,6 +289,11 @@ def test_the_commands_back_up_restore_and_prune(
     code, out, _ = call("backup", "saved", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 1)
     assert call("restore", "saved", "--data", "other") == (0, f"{tmp_path}/other: 1 blobs are back\n", "")
+    (blob,) = (path for path in (tmp_path / "saved" / "blobs").rglob("*") if path.is_file())
+    blob.write_bytes(b"damaged")
+    code, out, err = call("restore", "saved", "--data", "another")
+    assert (code, out) == (0, f"{tmp_path}/another: 0 blobs are back\n")
+    assert err.startswith("1 artifacts of the backup are damaged or gone;")
     code, _, err = call("restore", "saved", "--data", "other")
     assert (code, "--replace" in err) == (2, True)
     code, _, err = call("restore", "saved", "--data", "new", "--db", "sqlite:////x.db")

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, SQLColumnExpression, case, func, select, update
 
-from tirgemm.errors import LeaseLost, WorkersDied
+from tirgemm.errors import DamagedRow, LeaseLost, WorkersDied
 from tirgemm.status import LIVE
+from tirgemm.tuning.records.json_values import plain_text
+from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.models import JobRow
 from tirgemm.tuning_db.queue.job_events import note_ends
+from tirgemm.tuning_db.queue.job_rows import job_of, require_job
 from tirgemm.tuning_db.times import iso
 
 # A job of which so many workers died, one after the other and without a new measurement, is set aside: the next one
 # would die of it, too.
 MAX_DEATHS = 3
 # The longest lease that a worker may ask for, and what is left of one that ends later than that: many times the beat of
-# any worker.
+# any worker. A job whose lease ran out so long ago is none that its worker works on.
 LONGEST_LEASE_S, CUT_LEASE_S = 600.0, 30.0
 
 
@@ -40,13 +43,20 @@ def require_held(connection: Connection, job_id: str, owner: str) -> None:
         )
 
 
-def run_ended(until: float) -> dict[str, Any]:
+def run_ended(until: float | SQLColumnExpression[Any]) -> dict[str, Any]:
     """The columns of a job that runs no longer, or never ran: the seconds of this run, which went on to ``until``, are
     added to those that the job has spent, as far as it was given them."""
     took = case((JobRow.claimed_at < until, until - JobRow.claimed_at), else_=0.0)
     # Building the default and certifying come on top of what was granted.
     counted = case((took > JobRow.granted_seconds, JobRow.granted_seconds), else_=took)
     return {"spent_seconds": JobRow.spent_seconds + counted, "claimed_at": None, "lease_until": None}
+
+
+def released(until: float | SQLColumnExpression[Any]) -> dict[str, Any]:
+    """The columns of a job that goes back into the queue, and of which nobody died: that is no attempt. Its run went on
+    to ``until``."""
+    begun = case((JobRow.status == "running", 1), else_=0)
+    return {"status": "queued", "owner": None, "attempts": JobRow.attempts - begun} | run_ended(until)
 
 
 def cancel_live(connection: Connection, condition: ColumnElement[bool], now: float) -> None:
@@ -56,6 +66,24 @@ def cancel_live(connection: Connection, condition: ColumnElement[bool], now: flo
     note_ends(connection, connection.execute(ended).scalars().all(), "cancelled", now)
 
 
+def first_sound(connection: Connection, wanted: Any, now: float) -> Row[Any] | None:
+    """The first row of a statement that selects live jobs, if there is one. Jobs ahead of it whose rows are damaged,
+    which no worker can be handed, are failed."""
+    row: Row[Any] | None
+    while (row := connection.execute(wanted).first()) is not None:
+        try:
+            job_of(require_job(connection, row.id))
+        except DamagedRow as error:
+            rows.log_once(f"job {row.id} is failed: {error}")
+            words = plain_text(f"{error.code}: {error}")
+            values = {"status": "failed", "live_key": None, "error": words, "finished_at": iso(now)} | run_ended(now)
+            connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
+            note_ends(connection, [row.id], "failed", now)
+        else:
+            break
+    return row
+
+
 def note_progress(connection: Connection, job_id: str) -> None:
     """Forget the deaths of earlier workers of a job that got on: what kills at random must not set it aside."""
     own = case((JobRow.status == "running", 1), else_=0)
@@ -63,17 +91,30 @@ def note_progress(connection: Connection, job_id: str) -> None:
 
 
 def expired_owners(connection: Connection, now: float) -> list[str]:
-    """The owners of live jobs whose lease has run out; whatever ends a job ends its lease.
+    """The owners of live jobs all of whose leases have run out; whatever ends a job ends its lease. One that renews any
+    of its leases is alive.
 
     A lease that ends later than any given now was given before the database's clock went back. It is cut: a worker that
     lives renews it at its next beat, and that of a dead one runs out.
     """
-    too_long = JobRow.lease_until > now + LONGEST_LEASE_S
-    wanted = select(JobRow.owner, too_long).where(or_(JobRow.lease_until <= now, too_long), JobRow.owner.is_not(None))
-    owners = connection.execute(wanted.distinct()).all()
-    if any(long for _, long in owners):
-        connection.execute(update(JobRow).where(too_long).values(lease_until=now + CUT_LEASE_S))
-    return [owner for owner, long in owners if owner and not long]
+    newest, latest = func.max(JobRow.lease_until), now + LONGEST_LEASE_S
+    # By the index of leases, of which few jobs have one.
+    leased = select(JobRow.owner, newest > latest, newest > now).where(
+        JobRow.lease_until > 0, JobRow.owner.is_not(None)
+    )
+    owners = connection.execute(leased.group_by(JobRow.owner)).all()
+    if any(too_long for _, too_long, _ in owners):
+        connection.execute(update(JobRow).where(JobRow.lease_until > latest).values(lease_until=now + CUT_LEASE_S))
+    return [owner for owner, _, alive in owners if owner and not alive]
+
+
+def put_back_unreleased(connection: Connection, now: float) -> None:
+    """Put back the jobs whose lease ran out long ago, though their worker lives: it could not release or finish them,
+    because the database failed. To be called when those of dead owners are back."""
+    over = select(JobRow.id).where(JobRow.lease_until <= now - CUT_LEASE_S, JobRow.owner.is_not(None))
+    job_ids = connection.execute(over.with_for_update(skip_locked=True)).scalars().all()
+    if job_ids:
+        connection.execute(update(JobRow).where(JobRow.id.in_(job_ids)).values(released(JobRow.lease_until)))
 
 
 def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:

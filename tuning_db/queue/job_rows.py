@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, se
 from sqlalchemy.exc import IntegrityError
 
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, JobNotRetried, QueueFull, StoreError
+from tirgemm.errors import DamagedRow, InvalidRequest, JobNotRetried, QueueFull, StoreError
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process.spans import traceparent
 from tirgemm.tuning_db import rows
@@ -175,11 +175,35 @@ def select_jobs() -> Any:
 
 
 def require_job(connection: Connection, job_id: str) -> Row[Any]:
-    """The row of a job. Raises StoreError where there is none."""
-    row: Row[Any] | None = connection.execute(select_jobs().where(JobRow.id == job_id)).first()
+    """The row of a job. Raises StoreError where there is none, DamagedRow where it cannot be read."""
+    row = find_job(connection, job_id)
     if row is None:
         raise unknown_job(job_id)
     return row
+
+
+def find_job(connection: Connection, job_id: str) -> Row[Any] | None:
+    """The row of a job, if it is there. Raises DamagedRow where it cannot be read."""
+    return next(iter(rows.fetch(connection, select_jobs().where(JobRow.id == job_id))), None)
+
+
+def read_jobs(connection: Connection, wanted: Any, limit: int, tell: rows.Tell = rows.log_once) -> list[Job]:
+    """The first ``limit`` jobs of a statement of ``select_jobs``, in its order; those whose rows are damaged are left
+    out, and ``tell`` is told of them."""
+
+    def read(statement: Any) -> list[Job]:
+        return [job_of(row) for row in rows.fetch(connection, statement)]
+
+    try:
+        return read(wanted.limit(limit))
+    except DamagedRow:
+        ids = wanted.with_only_columns(JobRow.id, maintain_column_froms=True)
+    jobs: list[Job] = []
+    at_once, seen = min(limit, rows.IDS_AT_ONCE), 0
+    while len(jobs) < limit and (part := connection.execute(ids.limit(at_once).offset(seen)).scalars().all()):
+        jobs += rows.sound(lambda some: read(wanted.where(JobRow.id.in_(some))), part, "job", tell)
+        seen += len(part)
+    return jobs[:limit]
 
 
 def unknown_job(job_id: str) -> StoreError:
@@ -188,11 +212,11 @@ def unknown_job(job_id: str) -> StoreError:
 
 
 def job_of(row: Row[Any]) -> Job:
-    """A job from a row of ``select_jobs``. Raises StoreError for a row that makes no sense."""
+    """A job from a row of ``select_jobs``. Raises DamagedRow for a row that makes no sense."""
     try:
         return _job(row)
     except rows.DAMAGE as error:
-        raise StoreError(f"the row of job {row.id} is damaged ({error}); put a backup back") from error
+        raise DamagedRow(f"the row of job {row.id} is damaged ({error}); put a backup back") from error
 
 
 def _job(row: Row[Any]) -> Job:

@@ -13,6 +13,7 @@ from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.tuning_db import rows, schema
 from tirgemm.tuning_db.database import Database, translated
 from tirgemm.tuning_db.models import ArtifactRow, AttemptRow, Base, CandidateRow, DeviceRow, JobRow, KernelRow
+from tirgemm.tuning_db.queue.job_rows import read_jobs, select_jobs
 
 # Younger blobs may belong to a kernel that is about to be recorded.
 COLLECT_AFTER_S = 3600.0
@@ -74,8 +75,8 @@ def info(db: Database) -> Info:
 
 
 def check(db: Database) -> list[str]:
-    """What is wrong, a sentence each: a damaged database file, damaged rows of kernels and candidates, artifacts whose
-    bytes are missing or damaged."""
+    """What is wrong, a sentence each: a damaged database file, damaged rows of kernels, candidates and jobs, artifacts
+    whose bytes are missing or damaged."""
     wrong = []
     with db.read() as connection:
         if db.is_sqlite:
@@ -96,7 +97,7 @@ def check(db: Database) -> list[str]:
 
 
 def _damaged_rows(connection: Connection) -> list[str]:
-    """Which kernels and candidates are damaged; a part of them is read at a time."""
+    """Which kernels, candidates and jobs are damaged; a part of them is read at a time."""
     damaged: list[str] = []
     kernels = connection.execute(select(KernelRow.id).order_by(KernelRow.seq)).scalars().all()
     for ids in rows.parts(kernels):
@@ -104,6 +105,9 @@ def _damaged_rows(connection: Connection) -> list[str]:
     candidates = connection.execute(select(CandidateRow.id).order_by(CandidateRow.id)).scalars().all()
     for part in rows.parts(candidates):
         rows.read_candidates(connection, rows.CandidateQuery.where([CandidateRow.id.in_(part)]), tell=damaged.append)
+    jobs = connection.execute(select(JobRow.id).order_by(JobRow.seq)).scalars().all()
+    for ids in rows.parts(jobs):
+        read_jobs(connection, select_jobs().where(JobRow.id.in_(ids)).order_by(JobRow.seq), len(ids), damaged.append)
     return damaged
 
 

@@ -52,9 +52,11 @@ class BackedUp:
 
 @dataclass(frozen=True)
 class Restored:
-    """What came back: how many blobs, and whether the signing key is the backup's."""
+    """What came back: how many blobs, and whether the signing key is the backup's. ``lost`` artifacts of the backup are
+    damaged or gone; what names them is built anew when it is asked for."""
 
     blobs: int
+    lost: int
     signing_key: bool
 
 
@@ -106,6 +108,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError(f"format {document['format']!r:.40}")
         if not isinstance(document["database"], bool):
             raise ValueError(f"database is {document['database']!r:.40}; it must be true or false")
+        if type(document["blobs"]) is not int:
+            raise ValueError(f"blobs is {document['blobs']!r:.40}; it must be an integer")
     except OSError as error:
         raise InvalidRequest(
             f"{folder} is no whole backup of a tuning database: {MANIFEST} cannot be read: {error.strerror}"
@@ -119,20 +123,20 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     """Put a backup into a data folder: the database, where it has one, the blobs, and the key where there is none.
 
     A database that is there is kept and refused with InvalidRequest unless ``replace``, which takes its place in one
-    transaction, or as one file where it is damaged. Nobody may serve the folder meanwhile. Raises InvalidRequest and
-    StoreError, for a damaged backup and one of a newer schema before anything is changed.
+    transaction, or as one file where it is damaged. Nobody may serve the folder meanwhile. Damaged blobs are left out.
+    Raises InvalidRequest and StoreError, for a damaged database and one of a newer schema before anything is changed.
     """
     manifest, source, target = read_manifest(folder), folder / DATABASE, data_dir / DATABASE
     if manifest["database"]:
         if target.exists() and not replace:
             raise InvalidRequest(f"{data_dir} holds a tuning database; give an empty folder, or --replace to lose it")
         _require_whole(source)
+    kept = BlobStore(folder / "blobs")
+    whole = [blob.sha256 for blob in kept.list() if _is_whole(kept, blob.sha256)]
     data_dir.mkdir(parents=True, exist_ok=True)
-    blobs, kept = BlobStore(data_dir / "blobs"), BlobStore(folder / "blobs")
-    count = 0
-    for blob in kept.list():
-        blobs.put(kept.get(blob.sha256))
-        count += 1
+    blobs = BlobStore(data_dir / "blobs")
+    for sha256 in whole:
+        blobs.put(kept.get(sha256))
     key = folder / SIGNING_KEY
     own_key = key.is_file() and not (data_dir / SIGNING_KEY).exists()
     if own_key:
@@ -140,7 +144,18 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     if manifest["database"]:
         _replace_sqlite(source, target)
         Database.embedded(data_dir).close()  # brought to the current schema
-    return Restored(count, own_key)
+    return Restored(len(whole), max(manifest["blobs"] - len(whole), 0), own_key)
+
+
+def _is_whole(blobs: BlobStore, sha256: str) -> bool:
+    """Whether a blob can be read and has its bytes. Raises StoreUnavailable where this user may not read it."""
+    try:
+        blobs.get(sha256)
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        return False
+    return True
 
 
 def _require_empty(folder: Path) -> None:

@@ -119,6 +119,29 @@ class JobLeaseContract(QueueFixtures):
         assert [(job.status, job.attempts) for job in actual if job] == [("queued", 0), ("failed", 3)]
         assert queue.declare_dead("w3") == []
 
+    @pytest.mark.parametrize("left", ["fallback", "finished"])
+    def test_a_live_worker_that_could_not_put_a_job_back_loses_that_job_alone(
+        self, queue: JobQueue, clock: FakeClock, left: str
+    ) -> None:
+        queue.submit(JobRequest(GEMM, DEVICE))
+        queue.submit(JobRequest(OTHER_GEMM, DEVICE))
+        lost, kept = self.claimed(queue), queue.claim_fallback("w1", KEYS, 5.0)
+        assert kept is not None
+        if left == "fallback":
+            lost, kept = kept, lost
+        for _ in range(34):
+            clock.now += 1
+            assert queue.heartbeat(kept.id, "w1", 5.0) == "ok"
+            assert queue.claim("w2", KEYS, 5.0) is None, "its worker is alive"
+        clock.now += 1
+        again = self.claimed(queue, "w2")
+        assert (again.id, again.attempts) == (lost.id, 1), "half a minute after its lease, and nobody died of it"
+        assert queue.heartbeat(kept.id, "w1", 5.0) == "ok", "it is still the first one's"
+        clock.now += 4
+        assert queue.heartbeat(again.id, "w2", 5.0) == "ok"
+        clock.now += 1
+        assert self.claimed(queue, "w3").id == kept.id, "a dead worker's job is free at once"
+
     # -- fences --------------------------------------------------------------------------------
 
     def test_a_worker_that_lost_its_lease_writes_nothing_more(

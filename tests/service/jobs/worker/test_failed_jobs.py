@@ -13,6 +13,7 @@ from tests.waiting import until
 from tirgemm.errors import DoesNotFit, StorageFull, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.service.jobs.job_failures import JobFailures
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest
@@ -72,6 +73,40 @@ def test_a_job_that_the_database_refuses_for_ever_fails(
         until(lambda: job_of(queue, job_id).status == "failed")
     assert engine.calls.count(("tune", ODD)) == 3
     assert job_of(queue, job_id).error == "store_error: the blob is damaged"
+
+
+def test_a_job_that_is_put_back_counts_the_database_s_failures_from_none(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.MAX_STORE_FAILURES", 1)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = StoreError("the blob is damaged")
+    job_id = submit(queue)
+    runner = JobRunner(queue, engine.store, engine, "one")
+    for expected in ("queued", "failed"):
+        assert runner.run_one()
+        assert job_of(queue, job_id).status == expected
+    queue.retry(job_id)
+    assert runner.run_one()
+    assert job_of(queue, job_id).status == "queued"
+
+
+def test_what_is_known_of_jobs_is_forgotten_when_they_have_ended(queue: JobQueue) -> None:
+    failures = JobFailures()
+    running, cancelled, elsewhere, waiting = (submit(queue, f"{m}x67x31") for m in (129, 131, 133, 135))
+    for job_id in (running, cancelled, elsewhere, waiting, "deleted"):
+        failures.of_store[job_id] = failures.of_device[job_id] = 1
+        failures.hopeless.add(job_id)
+    queue.cancel(cancelled)
+    queue.prioritise(elsewhere, 1)
+    for owner in ("another", "one"):
+        assert queue.claim(owner, [CPU.key], 60.0)
+    assert queue.finish(elsewhere, "another", "done")
+    failures.forget_ended(queue)
+    assert set(failures.of_store) == set(failures.of_device) == {running, waiting}
+    assert failures.hopeless == {waiting}, "the running one's own turn has come"
 
 
 def test_unverified_builds_are_done_by_any_worker(queue: JobQueue, engine: ScriptedEngine) -> None:

@@ -242,6 +242,32 @@ def test_a_fallback_that_cannot_be_built_is_tried_once_and_stops_nobody_else(
         assert job_of(queue, bad).error == "build_failed: no default of this problem builds"
 
 
+def test_a_fallback_that_could_not_be_built_is_tried_again_where_its_job_was_put_back(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.fallback_gate.set()
+    engine.gate.set()
+    real, broken = engine.fallback, [True]
+
+    def fallback(request: JobRequest, cancel: threading.Event, _on_event: object) -> object:
+        if request.gemm.m == 131 and broken:
+            raise BuildFailed("no default of this problem builds")
+        return real(request, cancel)
+
+    monkeypatch.setattr(engine, "fallback", fallback)
+    runner = JobRunner(queue, engine.store, engine, "one")
+    submit(queue)
+    bad = submit(queue, "131x67x31")
+    for _ in range(2):
+        assert runner.run_one()
+    assert job_of(queue, bad).status == "failed"
+    broken.clear()
+    queue.retry(bad)
+    submit(queue, "133x67x31", priority=1)
+    assert runner.run_one()
+    assert (job_of(queue, bad).status, job_of(queue, bad).fallback_id is None) == ("queued", False)
+
+
 def test_a_burst_of_requests_takes_a_slice_of_each_batch_and_no_more(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
