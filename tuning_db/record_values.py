@@ -21,8 +21,8 @@ from tirgemm.tuning.records.json_values import plain_candidate, plain_json
 
 # A picosecond: no call of a kernel is shorter.
 LEAST_US = 1e-6
-# What is no id of a kernel has no address in a service.
-KERNEL_ID = re.compile("[0-9a-f]{1,32}")
+# Of kernels, jobs and batches: what is none has no address in a service.
+RECORD_ID = re.compile("[0-9a-f]{1,32}")
 # What a candidate's members are where its record does not say.
 USUAL_MEMBERS: dict[str, Any] = {
     "message": "",
@@ -223,7 +223,7 @@ def _conditions(conditions: Mapping[str, Any], place: str) -> None:
 
 
 def _kernel_id(value: Any) -> str:
-    if not isinstance(value, str) or not KERNEL_ID.fullmatch(value):
+    if not isinstance(value, str) or not RECORD_ID.fullmatch(value):
         raise InvalidRequest(f"id is {value!r:.80}; a kernel's is 1 to 32 hexadecimal digits in lower case")
     return value
 
