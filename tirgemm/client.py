@@ -246,7 +246,11 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
 
     def delete(self, kernel_id: str) -> None:
         """Delete a kernel from the service; what was measured for it stays, and makes the next one quick."""
-        self._session.request("DELETE", path_of("kernels", kernel_id))
+        try:
+            self._session.request("DELETE", path_of("kernels", kernel_id))
+        except ServiceError as error:
+            if not (error.repeated and error.problem.get("code") == "kernel_not_found"):
+                raise
 
     def pin(self, kernel_id: str, *, pinned: bool = True) -> Document:
         """Pin a kernel, so that it is the answer whatever is tuned later, or unpin it; the kernel document."""

@@ -296,9 +296,11 @@ class LaunchFailed(TirgemmError):
 
 
 class ServiceError(TirgemmError):
-    """The service answered with a problem document, or did not answer; ``problem`` holds the document."""
+    """The service answered with a problem document, or did not answer; ``problem`` holds the document. ``repeated``:
+    the request had been sent before, and what it was answered then was lost: it may have been carried out."""
 
     code = "service_error"
+    repeated = False
 
     def __init__(self, message: str, problem: dict[str, object] | None = None, http_status: int | None = None) -> None:
         super().__init__(message)

@@ -43,6 +43,8 @@ BUSY_SECONDS = 30
 READER_CACHE_KIB = 64 * 1024
 # What a transaction that changes kernels leaves with its connection.
 KERNELS_CHANGED = "tirgemm_kernels_changed"
+# What messages tell of a URL's query; other parameters may be secret.
+_PLACE_PARAMETERS = ("host", "port")
 _SQLITE_NOW = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
 _POSTGRES_NOW = text("SELECT extract(epoch FROM clock_timestamp())")
 
@@ -101,8 +103,9 @@ class Database(Closing):
 
     @property
     def place(self) -> str:
-        """What error messages call this database; never holds a password."""
-        return self.url.render_as_string(hide_password=True)
+        """What error messages call this database; never holds a password, which may be in the query of its URL too."""
+        query = {name: value for name, value in self.url.query.items() if name in _PLACE_PARAMETERS}
+        return self.url.set(query=query).render_as_string(hide_password=True)
 
     @contextmanager
     def translating(self) -> Iterator[None]:

@@ -6,21 +6,23 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest, TirgemmError
-from tirgemm.gemm import Gemm, regime_named
+from tirgemm.gemm import REGIMES, Gemm, regime_named
 from tirgemm.status import ROLES
-from tirgemm.timings import Timings
+from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.json_values import plain_candidate, plain_json
 
-# What is no id of a kernel has no address in a service.
-KERNEL_ID = re.compile("[0-9a-f]{1,32}")
+# A picosecond: no call of a kernel is shorter.
+LEAST_US = 1e-6
+# Of kernels, jobs and batches: what is none has no address in a service.
+RECORD_ID = re.compile("[0-9a-f]{1,32}")
 # What a candidate's members are where its record does not say.
 USUAL_MEMBERS: dict[str, Any] = {
     "message": "",
@@ -89,7 +91,7 @@ def value_in(record: dict[str, Any], place: str) -> Device | Candidate | KernelI
     try:
         kind = record["kind"]
         if kind == "device":
-            return Device.from_json(record["device"])
+            return _device_in(record["device"])
         if kind == "candidate":
             return _candidate_in(record)
         if kind == "kernel":
@@ -112,12 +114,18 @@ def plain_candidates(records: Iterable[dict[str, Any]]) -> Iterator[Candidate]:
 
 def _candidate_in(record: dict[str, Any]) -> Candidate:
     for name in ("message", "rule", "source_sha256", "binary_sha256", "kernel_sha256"):
-        if not isinstance(record.get(name, ""), str):
-            raise InvalidRequest(f"{name} is {record[name]!r:.80}; it must be a text")
+        _text(record.get(name, ""), name)
     _count_in(record.get("attempt", 1), "attempt")
     _word(record, "device_key")
     regime_named(record["regime"])
-    return plain_candidate(_candidate(record, Gemm.parse(record["gemm"])))
+    candidate = plain_candidate(_candidate(record, Gemm.parse(record["gemm"])))
+    for number, samples in enumerate(candidate.sample_sets):
+        place = f"sample_sets.{number}"
+        _text(samples.reason, f"{place}.reason")
+        _conditions(samples.conditions, place)
+        for name, taken in (("samples_us", samples.samples_us), *samples.baselines.items()):
+            _time(min(taken, default=None), f"{place}.{name}")
+    return candidate
 
 
 def _candidate(record: dict[str, Any], gemm: Gemm) -> Candidate:
@@ -144,15 +152,15 @@ def _kernel_in(record: dict[str, Any]) -> KernelIn:
         raise InvalidRequest(f"role is {record['role']!r:.80}; it must be fallback, tuned or unverified")
     kernel = KernelRecord(
         gemm=Gemm.parse(record["gemm"]),
-        device=Device.from_json(record["device"]),
+        device=_device_in(record["device"]),
         regime=regime_named(record["regime"]),
         role=record["role"],
         config=Config.from_json(record["config"]),
         kernel_sha256=_word(record, "kernel_sha256"),
         artifact_sha256=sha256,
         artifact_bytes=len(artifact),
-        certificate=None if certificate is None else Certificate.from_json(plain_json(certificate)),
-        timings=Timings.from_json(plain_json(record["timings"])),
+        certificate=None if certificate is None else _certificate_in(plain_json(certificate)),
+        timings=_timings_in(plain_json(record["timings"])),
         trials=_count_in(record["trials"], "trials"),
         created_at=_word(record, "created_at"),
         id=_kernel_id(record["id"]),
@@ -160,10 +168,76 @@ def _kernel_in(record: dict[str, Any]) -> KernelIn:
     return KernelIn(kernel, artifact, _word(record, "stored_at"))
 
 
+def _device_in(value: dict[str, Any]) -> Device:
+    device = Device.from_json(value)
+    for name in ("arch", "model", "uuid"):
+        _text(getattr(device, name), f"device.{name}")
+    for feature in device.features:
+        _text(feature, "device.features")
+    _texts(dict(device.environment), "device.environment")
+    return device
+
+
+def _certificate_in(value: dict[str, Any]) -> Certificate:
+    certificate = Certificate.from_json(value)
+    for name in ("kernel_sha256", "reference", "at"):
+        _text(getattr(certificate, name), f"certificate.{name}")
+    if not isinstance(certificate.passed, bool):
+        raise InvalidRequest(f"certificate.passed is {certificate.passed!r:.80}; it must be true or false")
+    for test in certificate.tests:
+        if not isinstance(test, dict) or len({"m", "n", "k"} - test.keys()) not in (0, 3):
+            raise InvalidRequest(f"certificate.tests has {test!r:.80}; each must be an object, with m, n and k or none")
+    _texts(certificate.environment, "certificate.environment")
+    return certificate
+
+
+def _timings_in(value: dict[str, Any]) -> Timings:
+    timings = Timings.from_json(value)
+    for name in (*REGIMES, "predicted_us"):
+        if name in timings.other:
+            raise InvalidRequest(f"timings.{name} is {timings.other[name]!r:.80}, which tells of no time")
+    _time(timings.predicted_us, "timings.predicted_us")
+    for number, member in enumerate(timings.members or ()):
+        _time(member.median_us, f"timings.members.{number}.median_us")
+    for regime, timing in timings.regimes.items():
+        if isinstance(timing, Timing):
+            place = f"timings.{regime}"
+            _time(timing.median_us, f"{place}.median_us")
+            _count_in(timing.samples or 0, f"{place}.samples")
+            _conditions(timing.conditions, place)
+            for name, baseline in timing.baselines.items():
+                _time(baseline.median_us, f"{place}.baselines.{name}.median_us")
+    return timings
+
+
+def _time(us: Any, name: str) -> None:
+    if us is not None and (type(us) not in (int, float) or us < LEAST_US):
+        raise InvalidRequest(f"{name} is {us!r:.80}; it must be a number of microseconds from {LEAST_US:g}")
+
+
+def _conditions(conditions: Mapping[str, Any], place: str) -> None:
+    """Check those that others are computed or written from."""
+    if conditions.get("at") is not None:
+        _text(conditions["at"], f"{place}.conditions.at")
+    _time(conditions.get("yardstick_us"), f"{place}.conditions.yardstick_us")
+
+
 def _kernel_id(value: Any) -> str:
-    if not isinstance(value, str) or not KERNEL_ID.fullmatch(value):
+    if not isinstance(value, str) or not RECORD_ID.fullmatch(value):
         raise InvalidRequest(f"id is {value!r:.80}; a kernel's is 1 to 32 hexadecimal digits in lower case")
     return value
+
+
+def _text(value: Any, name: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be a text")
+
+
+def _texts(value: Any, name: str) -> None:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} is {value!r:.80}; it must be an object")
+    for key, text in value.items():
+        _text(text, f"{name}.{key}")
 
 
 def _word(record: dict[str, Any], name: str) -> str:

@@ -111,14 +111,16 @@ def merge(
 
     is_url = "://" in other
     if is_url and other_data is None:
-        raise InvalidRequest(f"{other.split('@')[-1]} is a URL: say with --other-data where its blobs are")
+        raise InvalidRequest(
+            f"{other.partition('?')[0].split('@')[-1]} is a URL: say with --other-data where its blobs are"
+        )
     made = _made(data, db)
     with (
         existing_database(other_data if is_url else Path(other), other if is_url else None) as source,
         open_database(data, db) as database,
     ):
         merged = transfer.merge(database, source, artifacts=artifacts).to_json()
-        note_command(database, "db merge", source.place.partition("?")[0])
+        note_command(database, "db merge", source.place)
     _show_merged(as_json, merged, made)
 
 

@@ -154,7 +154,7 @@ def _shared(state: ServiceState, body: BatchRequest, wanted: Sequence[WantedProb
     for name, value, limit in limits:
         if value is not None and jobs and not len(jobs) <= value <= limit * len(jobs):
             raise InvalidRequest(
-                f"budget {name} is {value:g} for {len(jobs)} problems to be tuned; it must be from 1 to {limit:g} for "
+                f"budget {name} is {value} for {len(jobs)} problems to be tuned; it must be from 1 to {limit:g} for "
                 "each of them"
             )
     weights = [one.expected_gain for one in jobs]

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.errors import QuotaExceeded, TirgemmError, number_limits
 from tirgemm.service.json_text import longest_integer, nesting
@@ -95,8 +96,32 @@ def error_response(path: str, error: TirgemmError) -> Response:
     return respond(path, error.status, error.code, error.public or str(error), headers)
 
 
+class FaultAnswers:
+    """ASGI middleware that logs an exception that nobody expected and answers with its problem, if no answer has begun:
+    one that leaves the application would be answered outside of all middleware, and the connection dropped."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noted)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            logger.exception("%s %.200r failed", scope["method"], scope["path"])
+            await _fault(scope["path"], error)(scope, receive, send)
+
+
 def install(app: FastAPI) -> None:
-    """Make ``app`` answer every exception with a problem document."""
+    """Make ``app`` answer every exception with a problem document; what its middleware is for is FaultAnswers'."""
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(TirgemmError, _on_tirgemm_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -216,10 +241,10 @@ def _allowed(request: Request) -> list[str]:
 
 
 def _on_exception(request: Request, error: Exception) -> Response:
-    # The server logs the traceback itself; what the client gets names no internals.
-    return respond(
-        request.url.path,
-        500,
-        "internal_error",
-        f"the service failed to answer ({type(error).__name__}); its log says why",
-    )
+    return _fault(request.url.path, error)
+
+
+def _fault(path: str, error: Exception) -> Response:
+    # The log has the traceback; what the client gets names no internals.
+    detail = f"the service failed to answer ({type(error).__name__}); its log says why"
+    return respond(path, 500, "internal_error", detail)

@@ -9,8 +9,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 
 from tirgemm.gemm import Regime
 from tirgemm.service.validation_messages import TextForm
+from tirgemm.tuning.budget import MAX_SECONDS, MAX_TRIALS
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, MIN_PRIORITY
+from tirgemm.tuning_db.queue.batches import MAX_ITEMS
 from tirgemm.tuning_db.queue.job_rows import MAX_REASON
 
 # Refused by its meaning later: both times may be one.
@@ -57,8 +59,11 @@ class BudgetRequest(RequestBody):
 
     model_config = ConfigDict(frozen=True)
 
-    trials: Annotated[StrictInt, Field(ge=1), WHOLE] | None = Field(default=None, description="Candidates built.")
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
+    # At most what the largest batch may spend under the widest settings, which a column of the database holds.
+    trials: Annotated[StrictInt, Field(ge=1, le=MAX_TRIALS * MAX_ITEMS), WHOLE] | None = Field(
+        default=None, description="Candidates built."
+    )
+    seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS * MAX_ITEMS, allow_inf_nan=False, strict=True)] | None = None
 
 
 class QueueRequest(RequestBody):

@@ -14,7 +14,8 @@ RAY_KINDS = ("cpu", "cuda")
 
 
 def require_devices(settings: Settings) -> None:
-    """Raise InvalidDevice, DeviceUnavailable or MissingExtra where a worker could not serve what it is told to."""
+    """Raise InvalidDevice, DeviceUnavailable or MissingExtra where a worker could not serve what it is told to, and
+    InvalidRequest where it could not time it."""
     if settings.engine == "ray":
         require("the engine ray", "ray")
         if settings.devices not in (ALL_DEVICES, *RAY_KINDS):
@@ -22,7 +23,11 @@ def require_devices(settings: Settings) -> None:
                 f"devices is {settings.devices!r:.80}; on a Ray cluster it must be {ALL_DEVICES} or one of the kinds "
                 f"{', '.join(RAY_KINDS)}"
             )
-    elif settings.devices != ALL_DEVICES:
+        return
+    from tirgemm.tuning.measure.conditions import timed_cache_bytes
+
+    timed_cache_bytes()  # as it refuses a variable that cannot be
+    if settings.devices != ALL_DEVICES:
         chosen_devices(settings.devices)
 
 

@@ -77,6 +77,7 @@ def create_app(state: ServiceState) -> FastAPI:
     app.add_middleware(KeyCheck, state=state)
     names = own_names(state.settings.host, state.settings.hosts)
     app.add_middleware(HostCheck, names=names, header_bytes=MAX_HEADER_BYTES, state=state)
+    app.add_middleware(problems.FaultAnswers)
     app.add_middleware(ProblemPages)
     # Around the pages of problems, too, which are made of the body that HEAD leaves out.
     app.add_middleware(HeadRequests)

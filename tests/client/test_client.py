@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -126,6 +127,27 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_as_the_same_request(client: 
     assert lost.content == answered.content
     client.submit_batch([fake.gemm])
     assert fake.sent("POST", "/v1/batches")[-1].headers["idempotency-key"] != keys[0], "another request"
+
+
+@pytest.mark.parametrize(
+    ("first", "is_deleted"),
+    [(httpx.ReadError("reset"), True), (502, True), (503, False), (httpx.ConnectError("refused"), False), (404, False)],
+    ids=["reset", "gateway", "busy", "not sent", "answered"],
+)
+def test_a_kernel_that_is_gone_was_deleted_where_the_answer_to_that_was_lost(
+    tmp_path: Path, first: Exception | int, is_deleted: bool
+) -> None:
+    answers = [404, first]
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        status = answers.pop()
+        if isinstance(status, Exception):
+            raise status
+        return httpx.Response(status, json={"code": "kernel_not_found", "detail": "there is no kernel 'aa'"})
+
+    expected = nullcontext() if is_deleted else pytest.raises(ServiceError, match="there is no kernel 'aa'")
+    with Client(URL, cache_dir=tmp_path, transport=httpx.MockTransport(answer)) as client, expected:
+        client.delete("aa")
 
 
 def test_a_kernel_for_another_problem_is_refused(client: Client, fake: FakeService) -> None:

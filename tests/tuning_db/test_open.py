@@ -267,11 +267,18 @@ def test_a_url_that_names_no_database_of_ours_is_refused(tmp_path: Path, url: st
         Database(url, tmp_path)
 
 
-def test_no_error_tells_the_password(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="database") as caught:
-        Database("postgresql://someone:s3cret@127.0.0.1:1/none", tmp_path)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://someone:s3cret@127.0.0.1:1/none",
+        "postgresql://someone@/none?host=127.0.0.1&port=1&password=s3cret",
+        "postgresql://someone@127.0.0.1:1/none?sslpassword=s3cret",
+    ],
+)
+def test_no_error_tells_the_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(StoreError, match=r"database postgresql\+psycopg://someone.*127\.0\.0\.1") as caught:
+        Database(url, tmp_path)
     assert "s3cret" not in str(caught.value)
-    assert "someone" in str(caught.value)
 
 
 def test_a_missing_driver_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

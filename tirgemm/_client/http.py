@@ -58,7 +58,8 @@ class ServiceConnection(Closing):
     ``timeout`` bounds connecting, and the whole of an answer, in seconds. Bodies are asked for as they are (identity)
     and read as they come, each within a limit. Where the connection is lost, refused, or answered with
     502, 503 or 504, or with 429 as ``key`` was used too often within a second, a request is sent again with growing
-    pauses until ``patience`` seconds have passed, and the log is told; every request of this interface may be repeated.
+    pauses until ``patience`` seconds have passed, and the log is told; every request of this interface may be repeated,
+    and an error says whether it was: what is to be deleted is gone where the first answer was lost.
     ``offline``: nothing is ever sent. Raises ServiceError, and ServiceUnreachable where there is no answer.
     """
 
@@ -231,7 +232,7 @@ class ServiceConnection(Closing):
     def _patiently(self, send: Callable[[], T], patience: float) -> T:
         self._refuse_offline()
         self._refuse_closed()
-        started, attempt = time.monotonic(), 0
+        started, attempt, is_lost = time.monotonic(), 0, False
         outage = Outage(self.url, patience)
         while True:
             try:
@@ -239,10 +240,13 @@ class ServiceConnection(Closing):
             except httpx.TransportError as error:
                 failure: Exception = error
                 wait = backoff(attempt)
+                is_lost = is_lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             except ServiceError as error:
+                error.repeated = is_lost
                 if error.http_status not in RETRIED_STATUSES and error.problem.get("code") != "rate_limited":
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
+                is_lost = is_lost or error.http_status in (502, 504)  # of a gateway's
             self._refuse_closed(failure)
             attempt += 1
             away = time.monotonic() - started

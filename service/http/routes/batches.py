@@ -22,20 +22,17 @@ from tirgemm.service.http.state import Caller, State
 from tirgemm.status import ENDED_BATCH
 from tirgemm.tuning_db.queue.batch_totals import BatchTotals
 from tirgemm.tuning_db.queue.batches import Batch
+from tirgemm.tuning_db.record_values import RECORD_ID
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 
 
 def _batch(batch_id: str, state: State) -> Batch:
-    return _there(batch_id, state.batches.batch(batch_id) if _is_id(batch_id) else None)
+    return _there(batch_id, state.batches.batch(batch_id) if RECORD_ID.fullmatch(batch_id) else None)
 
 
 def _totals(batch_id: str, state: State) -> BatchTotals:
-    return _there(batch_id, state.batches.totals([batch_id]).get(batch_id) if _is_id(batch_id) else None)
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isalnum() and len(text) <= 32
+    return _there(batch_id, state.batches.totals([batch_id]).get(batch_id) if RECORD_ID.fullmatch(batch_id) else None)
 
 
 B = TypeVar("B", bound=BatchTotals)

@@ -25,12 +25,13 @@ from tirgemm.service.http.state import Caller, ServiceState, State
 from tirgemm.service.views.queries import device_keys
 from tirgemm.status import ENDED, JobStatus
 from tirgemm.tuning_db import Job
+from tirgemm.tuning_db.record_values import RECORD_ID
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
 def _job(job_id: str, state: State) -> Job:
-    job = state.queue.job(job_id) if job_id.isascii() and job_id.isalnum() and len(job_id) <= 32 else None
+    job = state.queue.job(job_id) if RECORD_ID.fullmatch(job_id) else None
     if job is None:
         raise Problem(404, f"there is no job {job_id[:64]!r}; GET /v1/jobs lists them", "job_not_found")
     return job

@@ -37,7 +37,7 @@ from tirgemm.status import WITHOUT_KERNEL
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db.access.api_keys import ApiKey
-from tirgemm.tuning_db.record_values import KERNEL_ID
+from tirgemm.tuning_db.record_values import RECORD_ID
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 router = APIRouter(prefix="/v1/kernels", tags=["kernels"])
@@ -161,7 +161,7 @@ def delete_kernel(kernel_id: str, state: State) -> None:
     job that works on the problem goes on.
     """
     # Not looked at first: a damaged row is deleted, too.
-    if not (KERNEL_ID.fullmatch(kernel_id) and state.store.delete_kernel(kernel_id)):
+    if not (RECORD_ID.fullmatch(kernel_id) and state.store.delete_kernel(kernel_id)):
         raise _no_kernel(kernel_id)
 
 
@@ -175,7 +175,7 @@ def _pinned(state: ServiceState, kernel_id: str, *, pinned: bool) -> KernelDocum
 
 def kernel_record(state: ServiceState, kernel_id: str) -> KernelRecord:
     """The kernel of an id that a client sent. Raises Problem."""
-    record = state.store.kernel_by_id(kernel_id) if KERNEL_ID.fullmatch(kernel_id) else None
+    record = state.store.kernel_by_id(kernel_id) if RECORD_ID.fullmatch(kernel_id) else None
     if record is None:
         raise _no_kernel(kernel_id)
     return record

@@ -38,8 +38,9 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert not (home / "three.db").exists()
     assert f"merged into a new tuning database in {home / 'three'}: " in run("db", "merge", "one", "--data", "three")[1]
     assert "merged: " in run("db", "merge", "one", "--data", "three")[1]
-    code, _, err = run("db", "merge", "postgresql://user:secret@host/name", "--data", "two")
-    assert (code, "--other-data" in err, "secret" in err) == (2, True, False)
+    for url in ("postgresql://user:secret@host/name", "postgresql://user@host/name?password=secret"):
+        code, _, err = run("db", "merge", url, "--data", "two")
+        assert (code, "host/name is a URL" in err, "--other-data" in err, "secret" in err) == (2, True, True, False)
     code, out, _ = run("db", "gc", "--data", "one", "--older-than", 0, "--dry-run", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 1)
     code, out, _ = run("db", "gc", "--data", "one", "--older-than", "90d", "--json")

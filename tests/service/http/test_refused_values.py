@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from tests.service.support import CPU, Service, serving
+from tests.service.support import CPU, Service, kernel_record, serving
 from tirgemm import Gemm
 from tirgemm.service.http.batch_documents import BatchRequest
 from tirgemm.service.http.request_bodies import TOLD_MEMBERS, KernelRequest, RequestBody
@@ -62,6 +62,38 @@ def test_a_text_of_a_wrong_length_is_refused_with_the_limit(
 ) -> None:
     body = refused(shared.http.post(path, json=asked(path, device=device)), 422, "invalid_request")
     assert body["detail"] == words
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [
+        ("trials", 2**31, "100000000"),
+        ("trials", 2**63 - 1, "100000000"),
+        ("trials", 10**400, "100000000"),
+        ("trials", 1e22, "100000000"),
+        ("seconds", 2**31, "604800000"),
+        ("seconds", 1e300, "604800000"),
+    ],
+    ids=["2^31", "2^63", "10^400", "10^22", "seconds", "many seconds"],
+)
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("gemm", ["7x5x3", "9x5x3"], ids=["known", "new"])
+def test_a_budget_beyond_that_of_the_largest_batch_is_refused(
+    shared: Service, path: str, gemm: str, name: str, value: float, limit: str
+) -> None:
+    kernel_record(shared.store, JobRequest(Gemm.parse("7x5x3"), CPU))
+    named = {"gemm": gemm} if path == "/v1/kernels" else {"gemms": [gemm]}
+    body = asked(path, **named, effort="none", device=CPU.key, budget={name: value})
+    detail = refused(shared.http.post(path, json=body), 422, "invalid_request")["detail"]
+    assert detail.startswith(f"body.budget.{name} is ")
+    assert detail.endswith(f"it should be less than or equal to {limit}")
+
+
+def test_a_batch_of_known_kernels_may_have_any_budget_of_a_batch(shared: Service) -> None:
+    kernel_record(shared.store, JobRequest(Gemm.parse("7x5x3"), CPU))
+    budget = {"trials": 10**8, "seconds": 604_800_000.0}
+    answer = shared.http.post(POSTS[1], json={"gemms": ["7x5x3"], "effort": "none", "budget": budget})
+    assert (answer.status_code, answer.json()["budget"]) == (200, budget)
 
 
 def test_a_reason_that_is_too_long_is_refused_with_the_limit(shared: Service) -> None:

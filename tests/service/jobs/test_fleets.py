@@ -14,6 +14,7 @@ from tirgemm.errors import InvalidDevice, InvalidRequest, MissingExtra
 from tirgemm.service.jobs.fleets import open_fleet, require_devices
 from tirgemm.service.jobs.local_fleet import CANCEL_GRACE_SECONDS, LocalFleet
 from tirgemm.service.settings import Settings
+from tirgemm.tuning.measure.conditions import CACHE_VARIABLE
 from tirgemm.tuning.records.memory_store import MemoryStore
 
 
@@ -35,6 +36,12 @@ def test_devices_of_a_cluster_are_named_by_their_kind(monkeypatch: pytest.Monkey
         require_devices(Settings.load(engine="ray", devices=kind))
     with pytest.raises(InvalidDevice, match="'cuda:0'; on a Ray cluster it must be all or one of the kinds cpu, cuda"):
         require_devices(Settings.load(engine="ray", devices="cuda:0"))
+
+
+def test_an_impossible_cache_is_refused_before_there_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "x")
+    with pytest.raises(InvalidRequest, match=f"{CACHE_VARIABLE} is 'x'; it must be a number of MiB from 1 to 16384"):
+        require_devices(Settings.load())
 
 
 def test_an_engine_that_nobody_knows_is_refused() -> None:

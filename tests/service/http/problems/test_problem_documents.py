@@ -15,6 +15,7 @@ from tests.service.support import CPU, Service, serving
 from tirgemm.artifact.revocations import RevocationList
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.service.http.body_limit import BodyLimit
+from tirgemm.service.http.pages.site import SiteRequest
 from tirgemm.service.http.problems import MEDIA_TYPE
 
 
@@ -104,13 +105,34 @@ def test_405_names_the_methods_that_are_allowed(shared: Service) -> None:
     assert shared.http.put("/v1/jobs").headers["allow"] == "GET, HEAD"
 
 
-def test_a_failure_inside_is_500_without_internals(shared: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("secret of the house")
+def broken(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("secret of the house")
 
-    monkeypatch.setattr(shared.state.queue, "jobs", broken)
-    body = check(shared.http.get("/v1/jobs"), 500, "internal_error")
-    assert "secret" not in json.dumps(body)
+
+@pytest.mark.parametrize("place", ["route", "middleware"])
+def test_a_fault_inside_is_500_without_internals_and_answered_as_anything_else(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    owner, name = (service.state.queue, "jobs") if place == "route" else (service.state.access, "keys")
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, broken)
+        answer, head = service.http.get("/v1/jobs"), service.http.head("/v1/jobs")
+    assert "secret" not in json.dumps(check(answer, 500, "internal_error"))
+    assert re.fullmatch(r"[0-9a-f]{16}", answer.headers["x-request-id"])
+    assert (head.status_code, head.content) == (500, b"")
+    assert 'requests_total{method="GET",route="/v1/jobs",status="500"} 1.0' in service.http.get("/metrics").text
+    logged = [record for record in caplog.records if record.message == "GET '/v1/jobs' failed"]
+    assert [record.exc_info is not None for record in logged] == [True, True]
+    later = service.http.get("/v1/jobs")
+    ports = {one.extensions["network_stream"].get_extra_info("client_addr")[1] for one in (answer, later)}
+    assert (later.status_code, len(ports)) == (200, 1), "the connection was dropped"
+
+
+def test_a_fault_of_a_page_is_a_page(shared: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SiteRequest, "answer", broken)
+    answer = shared.http.get("/fleet", headers={"accept": "text/html"})
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "(ZeroDivisionError); its log says why" in answer.text
 
 
 def test_readiness_is_503_without_a_worker_and_health_does_not_care(service: Service) -> None:
