@@ -140,6 +140,26 @@ def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_t
     assert sum(access.requests for access in loads) == 8
 
 
+def test_loads_whose_condition_never_holds_take_no_requests_from_the_others() -> None:
+    """Of an unrolled loop over 100 of k the steps beyond are left out, and were never counted."""
+    gemm = Gemm.parse("4096x1x100:f32:tn")
+    analysis, _ = built("simt", gemm, FAMILIES["simt"].default(gemm, _H200, "sustained"))
+    loads = [a for a in analysis.accesses if (a.operand, a.space, a.op) == ("a", "global", "load")]
+    assert {a.fate for a in loads} == {"25 of 32 of 8 bytes are left in the code: the others never run"}
+    assert sum(a.used_bytes for a in loads) == 4096 * 100 * 4
+    assert sum(a.requests for a in loads) == 4096 * 100 * 4 // (32 * 8)
+    assert all(a.bound for a in loads)
+
+
+def test_of_a_box_of_tma_what_lies_outside_the_matrix_is_not_read() -> None:
+    gemm = Gemm.parse("4096x4096x8:f16:nt")
+    config = FAMILIES["wgmma"].default(gemm, _H200, "sustained").with_(tile_m=64, tile_n=32, swap=0)
+    analysis, _ = built("wgmma", gemm, config)
+    loads = [a for a in analysis.accesses if a.op == "bulk" and a.operand in ("a", "b") and a.space == "shared"]
+    blocks = (4096 // 64) * (4096 // 32)
+    assert {a.operand: a.used_bytes for a in loads} == {"a": blocks * 64 * 8 * 2, "b": blocks * 32 * 8 * 2}
+
+
 def test_what_tma_writes_to_several_blocks_has_instructions_of_its_own() -> None:
     gemm = Gemm.parse("1000x1000x520:f16:nn:bias")
     config = FAMILIES["wgmma"].default(gemm, _H200, "sustained").with_(swap=0, cluster_m=2, cluster_n=1, tile_n=64)

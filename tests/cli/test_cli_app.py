@@ -147,3 +147,19 @@ def test_completion_is_installed_for_the_shell_that_asks(shell: dict[str, str]) 
     assert "bash completion installed" in said
     assert "_TIRGEMM_COMPLETE" in (home / ".bash_completions" / "tirgemm.sh").read_text()
     assert ".bash_completions/tirgemm.sh" in (home / ".bashrc").read_text()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_error_that_nobody_can_read_is_told_by_the_exit_code(options: list[str]) -> None:
+    command = [sys.executable, "-m", "tirgemm", "explain", "foo", *options]
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    with open("/dev/full", "w") as full:
+        lost = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        silent = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
+    assert (closed.returncode, lost.returncode, silent.returncode) == (2, 2, 2)
+    assert "Traceback" not in closed.stderr + lost.stderr
+    assert "'foo' is not MxNxK" in lost.stderr
+    assert ("'foo' is not MxNxK" in silent.stdout) == bool(options)

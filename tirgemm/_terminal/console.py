@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, NoReturn
@@ -221,9 +222,16 @@ def _failed(code: str, message: str, status: int) -> int:
     if MODE.debug:
         traceback.print_exc()
     if MODE.json:
-        sys.stdout.write(
-            json.dumps({"error": {"code": code, "message": message, "exit_code": status}}, indent=2) + "\n"
-        )
-    else:
-        err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
+        document = {"error": {"code": code, "message": message, "exit_code": status}}
+        try:
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads it: the exit code says it
+            sys.stderr.close()
+            return status
+        except OSError:  # as where the disk is full
+            MODE.json = False
+    if not MODE.json:
+        with suppress(OSError):
+            err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
     return status

@@ -276,7 +276,7 @@ def _parameters(function: PrimFunc, kernel: KernelLaunch, m: int) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class _TmaBox:
-    """The box of one descriptor: its sides in words, and its bytes."""
+    """The box of one descriptor: its sides in words, and its bytes that may lie in the tensor."""
 
     words: str
     nbytes: int
@@ -289,7 +289,9 @@ def _boxes(function: PrimFunc, kernel: KernelLaunch, m: int) -> dict[str, _TmaBo
         if isinstance(param, TensorMap):
             sides = " x ".join(map(expr.text, param.box))
             words = f"boxes of {sides}, {core_matrix.described(param.swizzle)}"
-            boxes[map_name(variable)] = _TmaBox(words, prod(param.box_at(m)) * DTYPE_BYTES[param.dtype])
+            # What lies outside the tensor is filled with zeros, and not read.
+            inside = (min(side, expr.evaluate(dim, m)) for side, dim in zip(param.box_at(m), param.dims, strict=True))
+            boxes[map_name(variable)] = _TmaBox(words, prod(inside) * DTYPE_BYTES[param.dtype])
     return boxes
 
 

@@ -214,8 +214,12 @@ class _Match:
 
     def differing(self, bucket: _Bucket, compiled: Counter[int], written: Counter[int]) -> None:
         """Counts that are no plain transformation. Which of several accesses the instructions are is not known: each
-        keeps the share that is left of all of its width, and where there are more they are taken to be paths of which
-        one runs."""
+        keeps the share that is left of all of its width, unless as many as are gone stand under a condition that may
+        never hold; and where there are more they are taken to be paths of which one runs."""
+        conditional: Counter[int] = Counter()
+        for one in bucket.accesses:
+            if one.access.guarded:
+                conditional[one.access.first.width] += len(one.access.sites) * one.times
         for access in (w.access for w in bucket.accesses):
             width = access.first.width
             there, wanted = compiled[width], written[width]
@@ -223,10 +227,15 @@ class _Match:
                 self.miss(
                     access, f"{wanted} of {width} bytes a lane were written here; the code has {_shown(compiled)}"
                 )
-            elif there < wanted and access.first.op == "store" and access.guarded:
-                # A store is left out only where its condition never holds.
+            elif there < wanted and (
+                access.guarded if access.first.op == "store" else wanted - there <= conditional[width]
+            ):
+                # Left out where the condition never holds: none of its requests is counted. A load may be gone for
+                # another reason.
                 words = f"{there} of {wanted} of {width} bytes are left in the code: the others never run"
                 self.record(access, bucket, words)
+                if access.first.op == "load":
+                    self.forms[access] = replace(self.forms[access], bound=True)
             elif there < wanted:
                 words = (
                     f"{there} of {wanted} of {width} bytes are left in the code, and so many of the requests counted"
