@@ -102,7 +102,8 @@ class KernelLookup:
             return Availability(_description(kernel), False)
         if answer.kernel is not None:
             try:
-                self.table.add(answer.kernel)
+                if not self.table.offers_same(answer.kernel):  # of which a race may have left rows to PyTorch
+                    self.table.add(answer.kernel)
             except TirgemmError as error:
                 return Availability(f"no kernel: {error}" if kernel is None else _description(kernel), False)
             kernel = answer.kernel

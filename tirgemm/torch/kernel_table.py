@@ -87,6 +87,12 @@ class KernelTable:
         """Whether calls may choose ``kernel``: it was neither replaced nor removed."""
         return self._entries.get(_key(kernel.gemm, kernel.device.key), {}).get(kernel.gemm.m) is kernel
 
+    def offers_same(self, kernel: Kernel) -> bool:
+        """Whether calls may choose ``kernel``, or what was loaded of another artifact of it with the same role."""
+        known = self._entries.get(_key(kernel.gemm, kernel.device.key), {}).get(kernel.gemm.m)
+        same = kernel.kernel_sha256, is_tuned(kernel)
+        return known is not None and (known.kernel_sha256, is_tuned(known)) == same
+
     def exclude_rows(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
         """Leave to PyTorch the calls with these rows that ``kernel`` would serve, until the kernel is added again; each
         with its time over PyTorch's."""

@@ -240,3 +240,25 @@ def test_neither_a_dry_run_nor_another_model_forgets_what_a_race_decided(ratios:
         report = accelerated(model(), source, **about)
         assert f"tuned; {SLOWER}, 1.250 of its time for 33..64 rows" in str(report)
         assert table.excluded_rows(UP_SET, kernel.device) == left
+
+
+@pytest.mark.parametrize("role", ["tuned", "fallback"])
+@pytest.mark.parametrize("slow", [(64,), (1, 16, 32, 64)], ids=["some rows", "all rows"])
+def test_another_model_forgets_nothing_of_a_kernel_that_its_source_has_too(
+    role: str, slow: tuple[int, ...], ratios: dict[int, float], table: Any
+) -> None:
+    class Stored(SampleSource):
+        def lookup(self, gemm: Any, device: Any) -> Any:
+            return None if super().lookup(gemm, device) is None else self.kernel(gemm, role)
+
+    ratios |= dict.fromkeys(slow, 1.25)
+    source = Stored(stored=[UP_SET])
+    first = accelerated(model(), source, policy="tuned", measured=True)
+    left = table.excluded_rows(UP_SET, source.made[0].device)
+    assert [rows.high for rows in left] == [*slow]
+    for about in ({"dry_run": True}, {"measured": False}, {"measured": True}):
+        report = accelerated(model(), source, policy="tuned", **about)
+        assert table.excluded_rows(UP_SET, source.made[0].device) == left
+        assert report.linears[0].problems == first.linears[0].problems
+        if not report.dry_run:
+            assert [linear.replaced for linear in report.linears] == [linear.replaced for linear in first.linears]
