@@ -273,12 +273,11 @@ class Acceleration:
                 restore_linear(each.linear.module)
                 self._replaced.remove(each.linear.module)
 
-    def _arrived(self, kernel: Kernel) -> None:
-        """Have calls use a kernel. Of one that was raced before the table forgets what it leaves to PyTorch, and so the
-        next race is to judge it again: a search may end with the very default that it began with."""
+    def _judge_again(self, kernel: Kernel) -> None:
+        """Have the next race judge ``kernel``, of which the table will forget what it left to PyTorch: a search may end
+        with the very default that it began with."""
         self._raced.discard(kernel.kernel_sha256)
         self._raced_in_model.discard(kernel.kernel_sha256)
-        self._table.add(kernel)
 
     @property
     def _table(self) -> KernelTable:
@@ -391,10 +390,10 @@ def _arrived(report: Acceleration) -> Callable[[Kernel], None]:
     held, table = weakref.ref(report), report._table
 
     def arrived(kernel: Kernel) -> None:
-        known = held()
-        if known is None:
-            table.add(kernel)
-        else:
-            known._arrived(kernel)
+        if table.offers_same(kernel):
+            return
+        if (known := held()) is not None:
+            known._judge_again(kernel)
+        table.add(kernel)
 
     return arrived
