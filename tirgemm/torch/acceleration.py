@@ -17,7 +17,7 @@ from torch import nn
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
-from tirgemm.kernel_source import KernelSource, Policy, Preparation
+from tirgemm.kernel_source import KernelSource, Policy, Preparation, seconds_of
 from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import REPLACED, CopiedReport, LinearKernels, LinearReport
@@ -99,9 +99,10 @@ class Acceleration:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until no kernel is being made any more, at most so long for each device; whether that is so. Then those
-        that have come since are raced, where ``accelerate`` was to."""
+        that have come since are raced, where ``accelerate`` was to. Raises InvalidRequest."""
+        patience = None if seconds is None else seconds_of(seconds)
         for preparation in self.preparations:
-            preparation.wait(seconds)
+            preparation.wait(patience)
         done = all(preparation.finished.is_set() for preparation in self.preparations)
         if done:
             with one_at_a_time():
