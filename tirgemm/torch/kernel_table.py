@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -198,6 +199,15 @@ TABLE = KernelTable()
 """The table of this process."""
 DEPENDENT_TABLE = KernelTable(dependent_launch=True)
 """That of its kernels for dependent launches, from which only those calls choose that ask for such ones."""
+
+
+def _unlock_in_child() -> None:
+    """The thread that holds a lock is the parent's."""
+    for table in (TABLE, DEPENDENT_TABLE):
+        table._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def table_of(dependent_launch: bool) -> KernelTable:
