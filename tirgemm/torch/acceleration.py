@@ -74,8 +74,6 @@ class Acceleration:
     dependent_launch: bool = False
     _undone: bool = field(default=False, repr=False)
     _convert: Callable[[nn.Linear], None] | None = field(default=None, repr=False)
-    # By kernel what the races of graphs that ``accelerate`` and ``wait`` make left to PyTorch.
-    _lost_in_graphs: dict[str, dict[Range, float]] = field(default_factory=dict, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -169,8 +167,10 @@ class Acceleration:
             kernel = self._table.find(gemm, device)
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
-                self._lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, modules)
-                self._table.exclude_rows(kernel, lost)
+                in_graphs = self._table.lost_in_graphs.get(kernel.kernel_sha256, {}).items()
+                decided = dict(self._table.excluded_rows(kernel.gemm, device).items() - in_graphs)
+                self._table.lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, modules)
+                self._table.exclude_rows(kernel, lost | decided)
                 raced.append((kernel, device))
         return raced
 
@@ -193,7 +193,7 @@ class Acceleration:
                     lost = dropped([call], linears, self._table, linear_race.TURNS, graph=True)
                     self._leave(lost)
                     for each in lost:
-                        self._lost_in_graphs.setdefault(each.kernel.kernel_sha256, {})[each.rows] = lost[each]
+                        self._table.lost_in_graphs.setdefault(each.kernel.kernel_sha256, {})[each.rows] = lost[each]
 
     def _take_back(self) -> None:
         """Replace the linears again that were given back as PyTorch was left all of their rows by races of graphs."""
@@ -219,9 +219,9 @@ class Acceleration:
                 if (kernel := self._table.offered(gemm.with_(m=m), linear.device)) is None:
                     continue
                 left = self._table.excluded_rows(kernel.gemm, linear.device)
-                # What another race has decided since stays.
-                ours = self._lost_in_graphs.get(kernel.kernel_sha256, {}).items() & left.items()
-                again = {rows for rows, _ in ours if rows.low <= m <= rows.high}
+                # What a race of calls has decided since stays.
+                in_graphs = self._table.lost_in_graphs.get(kernel.kernel_sha256, {}).items() & left.items()
+                again = {rows for rows, _ in in_graphs if rows.low <= m <= rows.high}
                 if again:
                     excluded.setdefault(kernel, left)
                     self._table.exclude_rows(kernel, {rows: left[rows] for rows in left if rows not in again})

@@ -42,6 +42,8 @@ class KernelTable:
         self._by_name: dict[str, Kernel] = {}
         # By kernel_sha256 the kernel's time over PyTorch's, where that is left the calls.
         self._excluded: dict[str, dict[Range, float]] = {}
+        # The same of what races of graphs left to PyTorch, some of which another race may have decided since.
+        self.lost_in_graphs: dict[str, dict[Range, float]] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def name(self, kernel: Kernel) -> str:

@@ -263,6 +263,21 @@ def test_another_model_forgets_nothing_of_a_kernel_that_its_source_has_too(
         assert report.dry_run or report.linears[0].replaced is first.linears[0].replaced
 
 
+def test_races_of_another_model_in_graphs_keep_what_a_race_of_calls_decided(
+    ratios: dict[int, float], table: Any
+) -> None:
+    source = SampleSource(stored=[UP_SET])
+    accelerated(model(), source, policy="tuned", measured=False)
+    kernel = table.find(UP_SET, source.made[0].device)
+    table.exclude_rows(kernel, {Range(2, 16): 1.5})
+    ratios |= {1: 1.25, 64: 1.125}
+    accelerated(model(), source, policy="tuned", measured=True)
+    assert table.excluded_rows(UP_SET, kernel.device) == {Range(1, 1): 1.25, Range(2, 16): 1.5, Range(33, 64): 1.125}
+    ratios |= {1: 0.5, 64: 1.75}
+    accelerated(model(), source, policy="tuned", measured=True)
+    assert table.excluded_rows(UP_SET, kernel.device) == {Range(2, 16): 1.5, Range(33, 64): 1.75}
+
+
 def test_a_default_that_is_made_again_for_another_model_keeps_the_rows_that_it_lost(
     ratios: dict[int, float], table: Any
 ) -> None:
