@@ -34,8 +34,10 @@ def policy_named(text: str) -> Policy:
     return one_of("policy", text, POLICIES)
 
 
-def seconds_of(wait: float) -> float | None:
-    """``wait`` as Preparation.wait takes it: None where it has no end. Raises InvalidRequest."""
+def seconds_of(wait: bool | float) -> float | None:
+    """``wait`` as Preparation.wait takes it: None where it has no end, as True has none. Raises InvalidRequest."""
+    if wait is True:
+        return None
     try:
         seconds = float(wait)
     except (TypeError, ValueError):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, packed
+from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, Trust, export, native
 from tirgemm.errors import InvalidRequest, MissingExtra, UntrustedArtifact
 from tirgemm.gemm import Gemm, Range
@@ -68,6 +72,22 @@ def test_an_untrusted_artifact_is_not_exported(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"absent/gemm\.so cannot be written"):
         export(packed(GEMM), tmp_path / "absent" / "gemm.so", TRUST)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequest, match=r"file/gemm\.so cannot be written: Not a directory"):
+        export(packed(GEMM), tmp_path / "file" / "gemm.so", TRUST)
+    with pytest.raises(InvalidRequest, match=r"cannot be written: File name too long"):
+        export(packed(GEMM), tmp_path / ("long" * 64), TRUST)
+
+
+def test_an_export_into_a_fifo_does_not_replace_it(tmp_path: Path) -> None:
+    fifo, received = tmp_path / "gemm.so", []
+    os.mkfifo(fifo)
+    reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()), daemon=True)
+    reader.start()
+    assert export(packed(GEMM), fifo, TRUST) == fifo
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    reader.join(PATIENCE_S)
+    assert received == [export(packed(GEMM), tmp_path / "file.so", TRUST).read_bytes()]
 
 
 def test_a_truncated_export_says_so(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_an_error_that_nobody_can_read_is_told_by_the_exit_code(options: list[st
     os.close(reading)
     closed = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         lost = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         silent = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=full, text=True, check=False)
     assert (closed.returncode, lost.returncode, silent.returncode) == (2, 2, 2)

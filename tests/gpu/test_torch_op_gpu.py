@@ -33,7 +33,8 @@ def test_it_passes_opcheck_on_cuda(text: str) -> None:
 
     kernel = loaded(artifact(text))
     given = operands(kernel.gemm)
-    arguments = (given["a"], given["b"], given.get("c"), given.get("bias"), register(kernel), 1.0, 0.5)
+    beta = 0.5 if kernel.gemm.beta else 1.0
+    arguments = (given["a"], given["b"], given.get("c"), given.get("bias"), register(kernel), 1.0, beta)
     torch.library.opcheck(torch.ops.tirgemm.gemm.default, arguments)
 
 

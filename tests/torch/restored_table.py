@@ -20,4 +20,5 @@ def restored_table() -> Iterator[Any]:
         yield TABLE
     for table, kept in before.items():
         table._entries, table._excluded = kept._entries, kept._excluded
+        table.lost_in_graphs.clear()
         table._tell()

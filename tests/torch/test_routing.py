@@ -242,6 +242,8 @@ def test_what_was_missing_is_prepared_as_one_group() -> None:
             TABLE.remove(each)
     with pytest.raises(InvalidRequest, match="policy is 'all'"):
         calls.prepare(source, cast(Any, "all"))
+    with pytest.raises(InvalidRequest, match="wait is 'no'; it must be True or False"), routed(wait=cast(Any, "no")):
+        pass
     with pytest.raises(InvalidRequest, match="source is"):
         calls.prepare(cast(Any, "here"))
 

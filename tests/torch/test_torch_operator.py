@@ -53,7 +53,8 @@ def test_it_passes_opcheck(text: str) -> None:
 
     loaded = kernel(text)
     given, _ = tensors(loaded)
-    arguments = (given["a"], given["b"], given.get("c"), given.get("bias"), register(loaded), 2.0, 0.5)
+    alpha, beta = 2.0 if loaded.gemm.alpha else 1.0, 0.5 if loaded.gemm.beta else 1.0
+    arguments = (given["a"], given["b"], given.get("c"), given.get("bias"), register(loaded), alpha, beta)
     torch.library.opcheck(torch.ops.tirgemm.gemm.default, arguments)
 
 
@@ -106,6 +107,11 @@ def test_every_subset_of_operands_is_passed_as_what_it_is(
     for name in ("c", "bias"):
         with pytest.raises(CallTypeError, match=f"{name} {'is missing' if name in given else 'was given'}"):
             gemm(**({k: v for k, v in given.items() if k != name} | ({} if name in given else {name: given["a"]})))
+    called = torch.compile(gemm, fullgraph=True, backend="aot_eager") if compiled else gemm
+    for name in {"alpha", "beta"} - set(occurring):
+        says = rf"{name} is 0\.5, but {loaded.gemm} has no {name}"
+        with pytest.raises(Exception if compiled else CallTypeError, match=says):
+            called(**given, **{name: 0.5})
 
 
 def test_it_compiles_into_one_graph(plain: Kernel) -> None:
@@ -167,9 +173,16 @@ def test_wrong_tensors_are_refused_with_the_argument_named(plain: Kernel, ranged
 
 
 @pytest.mark.parametrize(
-    ("change", "says"), [(lambda a: a[:, :5], "a has shape"), (lambda a: a.float(), "a has dtype")]
+    ("change", "scalars", "says"),
+    [
+        (lambda a: a[:, :5], {}, "a has shape"),
+        (lambda a: a.float(), {}, "a has dtype"),
+        (lambda a: a, {"alpha": 2.0}, "alpha is 2.0, but .* has no alpha"),
+    ],
 )
-def test_wrong_tensors_are_refused_while_tracing(plain: Kernel, change: Any, says: str) -> None:
+def test_wrong_arguments_are_refused_while_tracing(
+    plain: Kernel, change: Any, scalars: dict[str, float], says: str
+) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from tirgemm.torch import matmul_op
@@ -177,7 +190,7 @@ def test_wrong_tensors_are_refused_while_tracing(plain: Kernel, change: Any, say
     given, _ = tensors(plain)
     wrong = change(given["a"])
     with FakeTensorMode() as mode, pytest.raises(CallError, match=says):
-        matmul_op(plain)(mode.from_tensor(wrong), mode.from_tensor(given["b"]))
+        matmul_op(plain)(mode.from_tensor(wrong), mode.from_tensor(given["b"]), **scalars)
 
 
 def test_a_kernel_is_named_by_its_hash_so_that_a_kept_graph_cannot_meet_another(plain: Kernel) -> None:

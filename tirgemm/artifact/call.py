@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +12,7 @@ from tirgemm.artifact import arrays, tensor_calls
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package
+from tirgemm.artifact.regular_file import write_named
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import CallError, CallTypeError, InvalidRequest, TirgemmError
@@ -85,18 +84,7 @@ class Kernel:
     def save(self, path: Path | str) -> Path:
         """Write the signed artifact to ``path``, which ``tirgemm.load`` takes, and return the path."""
         path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            if path.exists() and not path.is_file():  # /dev/stdout, say
-                path.write_bytes(self._data)
-            else:
-                draft.write_bytes(self._data)
-                draft.replace(path)
-        except OSError as error:
-            raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                draft.unlink()
+        write_named(path, self._data)
         return path
 
     def close(self) -> None:

@@ -3,14 +3,13 @@ it."""
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
 from tirgemm.artifact import native
 from tirgemm.artifact.package import read
+from tirgemm.artifact.regular_file import write_named
 from tirgemm.artifact.trust import Trust
-from tirgemm.errors import InvalidRequest
 
 _MAGIC = b"TIRGEMM2"
 
@@ -25,12 +24,5 @@ def export(artifact: bytes | Path | str, out_path: Path | str, trust: Trust | No
     launcher = native.built_library().read_bytes()
     sizes = [len(binary) for binary in package.binaries]
     tail = struct.pack(f"<{len(sizes)}QQQ8s", *sizes, len(sizes), len(package.manifest_bytes), _MAGIC)
-    draft = out_path.with_name(f".{out_path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(launcher + b"".join(package.binaries) + package.manifest_bytes + tail)
-        draft.replace(out_path)
-    except OSError as error:
-        raise InvalidRequest(f"{out_path} cannot be written: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    write_named(out_path, launcher + b"".join(package.binaries) + package.manifest_bytes + tail)
     return out_path

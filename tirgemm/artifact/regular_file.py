@@ -1,16 +1,19 @@
-"""Bounded reads and atomic writes of regular files at paths that users name.
+"""Bounded reads and atomic writes of files at paths that users name.
 
-Opened without waiting, whatever lies at that path.
+Read without waiting, whatever lies at that path.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import tempfile
 from io import BufferedReader
 from pathlib import Path
+
+from tirgemm.errors import InvalidRequest
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -48,3 +51,20 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_named(path: Path, data: bytes) -> None:
+    """Write what a user asked for: a file whole or not at all; a device or a FIFO is written to, not replaced. Raises
+    InvalidRequest."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, say
+            path.write_bytes(data)
+        else:
+            draft.write_bytes(data)
+            draft.replace(path)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()

@@ -17,7 +17,7 @@ from torch import nn
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, Range
-from tirgemm.kernel_source import KernelSource, Policy, Preparation
+from tirgemm.kernel_source import KernelSource, Policy, Preparation, seconds_of
 from tirgemm.torch import linear_race, model_race
 from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import REPLACED, CopiedReport, LinearKernels, LinearReport
@@ -74,8 +74,6 @@ class Acceleration:
     dependent_launch: bool = False
     _undone: bool = field(default=False, repr=False)
     _convert: Callable[[nn.Linear], None] | None = field(default=None, repr=False)
-    # By kernel what the races of graphs that ``accelerate`` and ``wait`` make left to PyTorch.
-    _lost_in_graphs: dict[str, dict[Range, float]] = field(default_factory=dict, repr=False)
 
     @property
     def linears(self) -> tuple[LinearReport, ...]:
@@ -99,9 +97,10 @@ class Acceleration:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until no kernel is being made any more, at most so long for each device; whether that is so. Then those
-        that have come since are raced, where ``accelerate`` was to."""
+        that have come since are raced, where ``accelerate`` was to. Raises InvalidRequest."""
+        patience = None if seconds is None else seconds_of(seconds)
         for preparation in self.preparations:
-            preparation.wait(seconds)
+            preparation.wait(patience)
         done = all(preparation.finished.is_set() for preparation in self.preparations)
         if done:
             with one_at_a_time():
@@ -168,8 +167,10 @@ class Acceleration:
             kernel = self._table.find(gemm, device)
             if kernel is not None and kernel.kernel_sha256 not in self._raced:
                 self._raced.add(kernel.kernel_sha256)
-                self._lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, modules)
-                self._table.exclude_rows(kernel, lost)
+                in_graphs = self._table.lost_in_graphs.get(kernel.kernel_sha256, {}).items()
+                decided = dict(self._table.excluded_rows(kernel.gemm, device).items() - in_graphs)
+                self._table.lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, modules)
+                self._table.exclude_rows(kernel, lost | decided)
                 raced.append((kernel, device))
         return raced
 
@@ -192,7 +193,7 @@ class Acceleration:
                     lost = dropped([call], linears, self._table, linear_race.TURNS, graph=True)
                     self._leave(lost)
                     for each in lost:
-                        self._lost_in_graphs.setdefault(each.kernel.kernel_sha256, {})[each.rows] = lost[each]
+                        self._table.lost_in_graphs.setdefault(each.kernel.kernel_sha256, {})[each.rows] = lost[each]
 
     def _take_back(self) -> None:
         """Replace the linears again that were given back as PyTorch was left all of their rows by races of graphs."""
@@ -218,9 +219,9 @@ class Acceleration:
                 if (kernel := self._table.offered(gemm.with_(m=m), linear.device)) is None:
                     continue
                 left = self._table.excluded_rows(kernel.gemm, linear.device)
-                # What another race has decided since stays.
-                ours = self._lost_in_graphs.get(kernel.kernel_sha256, {}).items() & left.items()
-                again = {rows for rows, _ in ours if rows.low <= m <= rows.high}
+                # What a race of calls has decided since stays.
+                in_graphs = self._table.lost_in_graphs.get(kernel.kernel_sha256, {}).items() & left.items()
+                again = {rows for rows, _ in in_graphs if rows.low <= m <= rows.high}
                 if again:
                     excluded.setdefault(kernel, left)
                     self._table.exclude_rows(kernel, {rows: left[rows] for rows in left if rows not in again})
@@ -273,12 +274,11 @@ class Acceleration:
                 restore_linear(each.linear.module)
                 self._replaced.remove(each.linear.module)
 
-    def _arrived(self, kernel: Kernel) -> None:
-        """Have calls use a kernel. Of one that was raced before the table forgets what it leaves to PyTorch, and so the
-        next race is to judge it again: a search may end with the very default that it began with."""
+    def _judge_again(self, kernel: Kernel) -> None:
+        """Have the next race judge ``kernel``, of which the table will forget what it left to PyTorch: a search may end
+        with the very default that it began with."""
         self._raced.discard(kernel.kernel_sha256)
         self._raced_in_model.discard(kernel.kernel_sha256)
-        self._table.add(kernel)
 
     @property
     def _table(self) -> KernelTable:
@@ -391,10 +391,10 @@ def _arrived(report: Acceleration) -> Callable[[Kernel], None]:
     held, table = weakref.ref(report), report._table
 
     def arrived(kernel: Kernel) -> None:
-        known = held()
-        if known is None:
-            table.add(kernel)
-        else:
-            known._arrived(kernel)
+        if table.offers_same(kernel):
+            return
+        if (known := held()) is not None:
+            known._judge_again(kernel)
+        table.add(kernel)
 
     return arrived

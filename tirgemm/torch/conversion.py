@@ -73,7 +73,7 @@ def accelerate(
     check_flags(dry_run=dry_run, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch)
     if not isinstance(measured, bool | None):
         raise InvalidRequest(f"measured is {measured!r:.80}; it must be True, False or None")
-    patience = None if wait is True else seconds_of(wait)
+    patience = seconds_of(wait)
     numbers = row_counts(rows)
 
     def linears() -> list[LinearProblems]:

@@ -74,13 +74,13 @@ class KernelLookup:
         return self._availabilities[gemm, device]
 
     def _has_tuned(self, gemm: Gemm, device: Device) -> bool:
-        kernel = self.table.find(gemm, device)
+        kernel = self.table.offered(gemm, device)
         return kernel is not None and is_tuned(kernel)
 
     def _answer(self, source: KernelSource, gemm: Gemm, device: Device, result: LookupResult) -> _SourceAnswer:
         if isinstance(result, TirgemmError):
             return _SourceAnswer(None, False, f"no kernel: {result}")
-        kernel = self.table.find(gemm, device) if result is None else result
+        kernel = self.table.offered(gemm, device) if result is None else result
         if kernel is not None and (is_tuned(kernel) or not source.tunes):
             return _SourceAnswer(result, False, "")
         refusal = self._refusal(source, gemm, device)
@@ -97,12 +97,13 @@ class KernelLookup:
             return str(error)
 
     def _with_source(self, gemm: Gemm, device: Device) -> Availability:
-        kernel, answer = self.table.find(gemm, device), self._answers.get((gemm, device))
+        kernel, answer = self.table.offered(gemm, device), self._answers.get((gemm, device))
         if answer is None or (kernel is not None and is_tuned(kernel)):
             return Availability(_description(kernel), False)
         if answer.kernel is not None:
             try:
-                self.table.add(answer.kernel)
+                if not self.table.offers_same(answer.kernel):  # of which a race may have left rows to PyTorch
+                    self.table.add(answer.kernel)
             except TirgemmError as error:
                 return Availability(f"no kernel: {error}" if kernel is None else _description(kernel), False)
             kernel = answer.kernel

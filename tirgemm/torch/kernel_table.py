@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -41,6 +42,8 @@ class KernelTable:
         self._by_name: dict[str, Kernel] = {}
         # By kernel_sha256 the kernel's time over PyTorch's, where that is left the calls.
         self._excluded: dict[str, dict[Range, float]] = {}
+        # The same of what races of graphs left to PyTorch, some of which another race may have decided since.
+        self.lost_in_graphs: dict[str, dict[Range, float]] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def name(self, kernel: Kernel) -> str:
@@ -86,6 +89,12 @@ class KernelTable:
     def offers(self, kernel: Kernel) -> bool:
         """Whether calls may choose ``kernel``: it was neither replaced nor removed."""
         return self._entries.get(_key(kernel.gemm, kernel.device.key), {}).get(kernel.gemm.m) is kernel
+
+    def offers_same(self, kernel: Kernel) -> bool:
+        """Whether calls may choose ``kernel``, or what was loaded of another artifact of it with the same role."""
+        known = self._entries.get(_key(kernel.gemm, kernel.device.key), {}).get(kernel.gemm.m)
+        same = kernel.kernel_sha256, is_tuned(kernel)
+        return known is not None and (known.kernel_sha256, is_tuned(known)) == same
 
     def exclude_rows(self, kernel: Kernel, rows: Mapping[Range, float]) -> None:
         """Leave to PyTorch the calls with these rows that ``kernel`` would serve, until the kernel is added again; each
@@ -192,6 +201,15 @@ TABLE = KernelTable()
 """The table of this process."""
 DEPENDENT_TABLE = KernelTable(dependent_launch=True)
 """That of its kernels for dependent launches, from which only those calls choose that ask for such ones."""
+
+
+def _unlock_in_child() -> None:
+    """The thread that holds a lock is the parent's."""
+    for table in (TABLE, DEPENDENT_TABLE):
+        table._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def table_of(dependent_launch: bool) -> KernelTable:

@@ -48,8 +48,8 @@ def matmul_op(kernel: Kernel) -> MatmulOp:
     """``kernel`` as a function of tensors: ``f(a, b, c=None, bias=None, *, alpha=1.0, beta=1.0) -> Tensor``.
 
     a, b, c and bias have the shapes, dtypes and strides of the kernel's Gemm and lie on its device; C and bias are
-    given where they occur. Raises CallError and CallTypeError; under ``torch.compile``, while it traces. Raises
-    InvalidRequest for what is no loaded kernel.
+    given where they occur, alpha and beta are 1 where they do not. Raises CallError and CallTypeError; under
+    ``torch.compile``, while it traces. Raises InvalidRequest for what is no loaded kernel.
     """
     _require_kernel(kernel)
     name = TABLE.name(kernel)
@@ -81,8 +81,7 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: st
     tensors = {name: t.detach() if t.requires_grad else t for name, t in _given(gemm, a, b, c, bias).items()}
     shape, strides = _result(gemm, _rows(gemm, a))
     out = torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
-    scalars = {name: value for name, value in (("alpha", alpha), ("beta", beta)) if name in gemm.scalars}
-    named(**tensors, **scalars, out=out)
+    named(**tensors, **_scalars(gemm, alpha, beta), out=out)
     return out
 
 
@@ -90,8 +89,8 @@ def _describe(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: str, alpha: float, beta: float
 ) -> Tensor:
     """What ``_run`` returns, without running: for tracing with fake tensors."""
-    del alpha, beta
     gemm = registered(kernel).gemm
+    _scalars(gemm, alpha, beta)
     rows = _rows(gemm, a)
     for name, tensor in _given(gemm, a, b, c, bias).items():
         _check(gemm, name, tensor, rows)
@@ -111,6 +110,15 @@ def _given(gemm: Gemm, a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | No
         if tensor is not None:
             tensors[name] = tensor
     return tensors
+
+
+def _scalars(gemm: Gemm, alpha: float, beta: float) -> dict[str, float]:
+    """The scalars of the call by name. Raises CallTypeError for one that is not 1 where the problem has none."""
+    given = {"alpha": alpha, "beta": beta}
+    for name, value in given.items():
+        if name not in gemm.scalars and value != 1:
+            raise CallTypeError(f"{name} is {value}, but {gemm} has no {name}")
+    return {name: given[name] for name in gemm.scalars}
 
 
 def _rows(gemm: Gemm, a: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from dataclasses import dataclass
@@ -101,6 +102,10 @@ class PackedWeight:
             return run is None
         return seen[1] is None or seen[1]() is None
 
+    def unlock_in_child(self) -> None:
+        """The thread that holds the lock is the parent's."""
+        self._lock = threading.Lock()
+
     def forget(self) -> None:
         """Drop all copies."""
         with self._lock:
@@ -127,6 +132,13 @@ class PackedWeights:
         self._known: dict[int, tuple[weakref.ref[Tensor], PackedWeight]] = {}
         # Entered again where memory is collected while it is held.
         self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._unlock_in_child)
+
+    def _unlock_in_child(self) -> None:
+        """The thread that holds a lock is the parent's."""
+        self._lock = threading.RLock()
+        for _, packed in self._known.values():
+            packed.unlock_in_child()
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, act: str, invariant: bool, dependent_launch: bool

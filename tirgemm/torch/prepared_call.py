@@ -6,6 +6,7 @@ forgotten when the table of kernels changes.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -132,6 +133,12 @@ class ChoiceCache(Generic[V]):
         self._lock = threading.Lock()
         for table in (TABLE, DEPENDENT_TABLE):
             table.on_change(self.clear)
+        os.register_at_fork(after_in_child=self._unlock_in_child)
+
+    def _unlock_in_child(self) -> None:
+        """The thread that holds the lock, or was to clear, is the parent's."""
+        self._lock = threading.Lock()
+        self.clear()
 
     def clear(self) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tirgemm.device import Device
+from tirgemm.errors import check_flags
 from tirgemm.gemm import Gemm
 from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_named
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
@@ -87,10 +88,11 @@ def routed(
     away only the first one. Without a source kernels are those that are registered. Blocks nest, the inner one counts.
 
     The first block of a process installs the override, which costs every later product two microseconds; let no other
-    thread compute meanwhile. Raises InvalidRequest for an unknown policy, for what is no source, and for a PyTorch that
-    is too old.
+    thread compute meanwhile. Raises InvalidRequest for an unknown policy, for what is no source or no flag, and for a
+    PyTorch that is too old.
     """
     policy_named(policy)
+    check_flags(wait=wait)
     calls = RoutedCalls()
     router = _Router(policy, source, wait, calls)
     install()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -46,7 +47,13 @@ class ServedCalls:
         self._lock = threading.RLock()
         for table in (TABLE, DEPENDENT_TABLE):
             table.on_change(self.clear)
+        os.register_at_fork(after_in_child=self._unlock_in_child)
         tensor_calls.set_mode_checks(QUESTIONS, LEVEL)
+
+    def _unlock_in_child(self) -> None:
+        """The thread that holds the lock, or was to clear, is the parent's."""
+        self._lock = threading.RLock()
+        self.clear()
 
     def clear(self) -> None:
         """Forget all."""

@@ -12,7 +12,7 @@ from tirgemm import artifact
 from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, ServiceError, ServiceUnreachable, TirgemmError
-from tirgemm.gemm import Gemm, Regime
+from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.kernel_source import Arrived, LookupResult, Policy, Preparation, run_in_background
 from tirgemm.status import ENDED
 
@@ -39,19 +39,21 @@ class ServiceKernels:
     """A KernelSource: the service tunes whatever it is asked for. Every artifact is checked as ``Client.kernel`` does.
 
     ``regime`` is what kernels are tuned for. A service that goes away costs the kernels that have not come. One without
-    a worker, which may be starting, is asked again for the client's patience. Raises InvalidRequest for what is no
-    client.
+    a worker, which may be starting, is asked again for the client's patience; jobs are looked at every ``poll_s``
+    seconds. Raises InvalidRequest.
     """
 
     tunes = True
 
     def __init__(self, client: Client, regime: Regime = "sustained", poll_s: float | None = None) -> None:
+        from tirgemm._client.arguments import check_seconds
         from tirgemm.client import Client
 
         if not isinstance(client, Client):
             raise InvalidRequest(f"client is {client!r:.80}; give a tirgemm.Client of the service's address")
-        self.client, self.regime = client, regime
+        self.client, self.regime = client, regime_named(regime)
         self.poll_s = POLL_S if poll_s is None else poll_s
+        check_seconds("poll_s", self.poll_s, positive=True)
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
         """The kernel that the service would answer with, of the newest that it lists, or, of one that is away, what the

@@ -10,6 +10,7 @@ from tests.helpers.sample_source import SampleSource
 from tests.torch.acceleration.two_linears import NARROW, WIDE, accelerated, model, unchecked
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Range
+from tirgemm.kernel_source import Preparation
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -92,9 +93,20 @@ def test_a_wait_of_no_number_is_refused_before_anything_is_done(wait: Any) -> No
     assert source.asked == []
 
 
-@pytest.mark.parametrize("wait", [1e20, float("inf")])
-def test_a_wait_beyond_what_a_thread_can_wait_has_no_end(wait: float) -> None:
-    assert accelerated(model(), SampleSource(), policy="default", wait=wait).preparations[0].finished.is_set()
+@pytest.mark.parametrize("wait", ["soon", -1, float("nan"), []], ids=repr)
+def test_a_report_is_waited_for_by_a_number_of_seconds(wait: Any) -> None:
+    report = accelerated(model(), SampleSource(), policy="default")
+    with pytest.raises(InvalidRequest, match="it must be True, False or a number of seconds from 0"):
+        report.wait(wait)
+
+
+@pytest.mark.parametrize("wait", [1e20, float("inf"), True])
+def test_a_wait_beyond_what_a_thread_can_wait_has_no_end(wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, waited = accelerated(model(), SampleSource(), policy="default", wait=wait), []
+    assert report.preparations[0].finished.is_set()
+    monkeypatch.setattr(Preparation, "wait", lambda _, seconds: waited.append(seconds))
+    report.wait(wait)
+    assert waited == [None]
 
 
 @pytest.mark.parametrize("name", ["dry_run", "prepack", "invariant", "dependent_launch", "measured"])

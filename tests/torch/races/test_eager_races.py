@@ -61,6 +61,21 @@ def test_what_lost_alone_in_graphs_is_offered_to_eager_calls_again(
     assert type(layer) is torch.nn.Linear
 
 
+def test_what_lost_in_graphs_for_another_model_is_offered_to_eager_calls_again(
+    lost_alone: Callable[[float], tuple[Any, Any]],
+) -> None:
+    from tirgemm.torch import Linear, accelerate
+
+    lost_alone(0.5)
+    second, x = torch.nn.Linear(K, N), torch.randn(M, K)
+    other = accelerate(second, rows=M, source=SampleSource(), policy="tuned")
+    assert "left alone: not faster than PyTorch" in str(other)
+    assert type(second) is torch.nn.Linear
+    other.race(lambda: second(x))
+    assert type(second) is Linear
+    assert "not faster" not in str(other)
+
+
 def test_what_loses_in_the_calls_too_is_given_back_again(lost_alone: Callable[[float], tuple[Any, Any]]) -> None:
     layer, report = lost_alone(1.5)
     x = torch.randn(M, K)

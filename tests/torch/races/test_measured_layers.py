@@ -240,3 +240,53 @@ def test_neither_a_dry_run_nor_another_model_forgets_what_a_race_decided(ratios:
         report = accelerated(model(), source, **about)
         assert f"tuned; {SLOWER}, 1.250 of its time for 33..64 rows" in str(report)
         assert table.excluded_rows(UP_SET, kernel.device) == left
+
+
+@pytest.mark.parametrize("role", ["tuned", "fallback"])
+@pytest.mark.parametrize("slow", [(64,), (1, 16, 32, 64)], ids=["some rows", "all rows"])
+def test_another_model_forgets_nothing_of_a_kernel_that_its_source_has_too(
+    role: str, slow: tuple[int, ...], ratios: dict[int, float], table: Any
+) -> None:
+    class Stored(SampleSource):
+        def lookup(self, gemm: Any, device: Any) -> Any:
+            return None if super().lookup(gemm, device) is None else self.kernel(gemm, role)
+
+    ratios |= dict.fromkeys(slow, 1.25)
+    source = Stored(stored=[UP_SET])
+    first = accelerated(model(), source, policy="tuned", measured=True)
+    left = table.excluded_rows(UP_SET, source.made[0].device)
+    assert [rows.high for rows in left] == [*slow]
+    for about in ({"dry_run": True}, {"measured": False}, {"measured": True}):
+        report = accelerated(model(), source, policy="tuned", **about)
+        assert table.excluded_rows(UP_SET, source.made[0].device) == left
+        assert report.linears[0].problems == first.linears[0].problems
+        assert report.dry_run or report.linears[0].replaced is first.linears[0].replaced
+
+
+def test_races_of_another_model_in_graphs_keep_what_a_race_of_calls_decided(
+    ratios: dict[int, float], table: Any
+) -> None:
+    source = SampleSource(stored=[UP_SET])
+    accelerated(model(), source, policy="tuned", measured=False)
+    kernel = table.find(UP_SET, source.made[0].device)
+    table.exclude_rows(kernel, {Range(2, 16): 1.5})
+    ratios |= {1: 1.25, 64: 1.125}
+    accelerated(model(), source, policy="tuned", measured=True)
+    assert table.excluded_rows(UP_SET, kernel.device) == {Range(1, 1): 1.25, Range(2, 16): 1.5, Range(33, 64): 1.125}
+    ratios |= {1: 0.5, 64: 1.75}
+    accelerated(model(), source, policy="tuned", measured=True)
+    assert table.excluded_rows(UP_SET, kernel.device) == {Range(2, 16): 1.5, Range(33, 64): 1.75}
+
+
+def test_a_default_that_is_made_again_for_another_model_keeps_the_rows_that_it_lost(
+    ratios: dict[int, float], table: Any
+) -> None:
+    ratios |= {64: 1.25}
+    source = SampleSource()
+    accelerated(model(), source, measured=True, wait=True)
+    left = table.excluded_rows(UP_SET, source.made[0].device)
+    assert left == {Range(33, 64): 1.25}
+    made = len(source.made)
+    accelerated(model(), source, measured=False, wait=True)
+    assert len(source.made) > made, "a search may come to another kernel"
+    assert table.excluded_rows(UP_SET, source.made[0].device) == left

@@ -13,7 +13,7 @@ from tests.helpers.fake_service import CPU, JOB
 from tests.torch.service_kernels.unlisted_service import GEMM, Unlisted, accelerated, role
 from tests.waiting import PATIENCE_S
 from tirgemm import Client
-from tirgemm.errors import ServiceUnreachable
+from tirgemm.errors import InvalidRequest, ServiceUnreachable
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -180,6 +180,17 @@ def test_what_was_downloaded_serves_while_the_service_is_away(
         with pytest.raises(ServiceUnreachable, match="the client is offline"):
             ServiceKernels(offline).lookup(GEMM.with_(m=34), CPU)
     del table
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"regime": "bogus"}, {"poll_s": "x"}, {"poll_s": -5}, {"poll_s": 0}, {"poll_s": float("inf")}], ids=str
+)
+def test_an_unknown_regime_and_what_are_no_seconds_are_refused(client: Client, wrong: dict[str, Any]) -> None:
+    from tirgemm.torch import ServiceKernels
+
+    ((name, value),) = wrong.items()
+    with pytest.raises(InvalidRequest, match=f"{name} is {value!r}; it must be "):
+        ServiceKernels(client, **wrong)
 
 
 @pytest.mark.parametrize("listed", [False, True])
