@@ -179,18 +179,12 @@ def _served(tuning: TuningTask) -> Config | None:
 
 def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
     """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served."""
-    names = {f.name for f in tuning.families}
-    measured = [
-        c
-        for c in tuning.recorded()
-        if c.status is Status.MEASURED and c.search_us is not None and c.config.family in names
-    ]
-    measured.sort(key=lambda c: c.search_us or 0.0)
+    measured = [*tuning.measured()]
     defaults = [f.default(tuning.gemm, tuning.device, tuning.regime) for f in tuning.families]
-    best_default = next((c.config for c in measured if c.config in defaults), None)
+    best_default = next((config for config in measured if config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
-    configs += [c.config for c in measured if c.config != best_default][: most + 1 - len(configs)]
-    configs += [c.config for c in measured if c.config == served and served not in configs]
+    configs += [config for config in measured if config != best_default][: most + 1 - len(configs)]
+    configs += [config for config in measured if config == served and served not in configs]
     return built_finalists(tuning, configs)
 
 

@@ -83,8 +83,7 @@ def _loses(report: SampleSet) -> bool:
 def _default(part: Tuning) -> Config | None:
     """The fastest default of the part's families, of those that were measured."""
     defaults = [family.default(part.gemm, part.device, part.regime) for family in part.families]
-    times = {c.config: c.search_us for c in part.recorded() if c.status is Status.MEASURED and c.config in defaults}
-    return min(times, key=lambda config: times[config] or 0.0, default=None)
+    return next((config for config in part.measured() if config in defaults), None)
 
 
 def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Role = "tuned") -> KernelRecord:
