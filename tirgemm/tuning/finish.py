@@ -12,7 +12,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DoesNotFit, TirgemmError, VerificationFailed
 from tirgemm.events import FinalistsRaced, KernelSelected, Phase, RaceEntry
 from tirgemm.families import family_named
-from tirgemm.gemm import REGIMES
+from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, StreamTiming, Timings
 from tirgemm.tuning.evaluate import failed, persistent, timing_summary
 from tirgemm.tuning.measure.race import SMALL_GAP, RaceResult, joined
@@ -273,10 +273,10 @@ def _rank(tuning: TuningTask, config: Config) -> tuple[int, ...]:
     return (order, *family.space(tuning.gemm, tuning.device).indices(config).values())
 
 
-def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError) -> None:
-    """Record what became of a finalist. Raises an error that says nothing of it."""
-    known = tuning.store.candidate(tuning.evaluator.key(config))
-    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
+def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError, gemm: Gemm | None = None) -> None:
+    """Record what became of a finalist, of a part ``gemm`` where given. Raises an error that says nothing of it."""
+    base = Candidate(gemm or tuning.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
+    base = tuning.store.candidate(base.key) or base
     tuning.store.add_candidate(failed(base, error))
 
 

@@ -14,10 +14,9 @@ from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Range
 from tirgemm.status import Role
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
-from tirgemm.tuning.evaluate import failed
-from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
+from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, mark_failed, reported_timings
 from tirgemm.tuning.kernel_set.partition import Segment, borders
-from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
 from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signature
 from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
 from tirgemm.tuning.workbench import SetMember
@@ -142,11 +141,7 @@ def mark_differing(tuning: Tuning, members: Sequence[Member], error: RowsDiffer)
     if not odd:
         raise error
     for member in odd:
-        config = member.finalist.config
-        key = CandidateKey(member.gemm, tuning.device.key, tuning.regime, config.digest)
-        known = tuning.store.candidate(key)
-        base = known or Candidate(member.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
-        tuning.store.add_candidate(failed(base, error))
+        mark_failed(tuning, member.finalist.config, error, member.gemm)
     return {member.finalist.config for member in odd}
 
 
