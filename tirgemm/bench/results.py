@@ -344,14 +344,17 @@ def _commit(repository: Path | None) -> str | None:
     if repository is None:
         return None
     written = [f":(top,exclude){path}" for path in _OUTPUTS]
-    try:
-        commit = _git(repository, "rev-parse", "HEAD")
-        changed = _git(repository, "status", "--porcelain", "--untracked-files=no", "--", ":/", *written)
-    except (OSError, subprocess.SubprocessError):
+    commit = git_output(repository, "rev-parse", "HEAD")
+    changed = git_output(repository, "status", "--porcelain", "--untracked-files=no", "--", ":/", *written)
+    if commit is None or changed is None:
         return None
     return f"{commit}-dirty" if changed else commit
 
 
-def _git(repository: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(repository), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+def git_output(folder: Path, *arguments: str) -> str | None:
+    """What git prints in a folder; None where it fails or is not there."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
