@@ -82,7 +82,7 @@ def test_the_sanitizer_s_process_calls_on_the_gpu_that_it_is_told(
 ) -> None:
     said: list[object] = []
 
-    def started(command: list[str], _: object) -> Any:
+    def started(command: list[str]) -> Any:
         assert sanitized_call.main(command[command.index("verification.sanitized_call") + 1 :]) == 0
         return SimpleNamespace(communicate=lambda **_: ("", None))
 
