@@ -45,7 +45,6 @@ from verification.cases import Case
 from verification.covering import build_cost, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile, Row
 from verification.kernel_status import kernel_status
-from verification.options import parser
 from verification.sanitizer import AT_ONCE, CLEAN, FOUND, SanitizerReport, each
 from verification.threads import Threads
 
@@ -323,7 +322,7 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__ or "", 400.0)
+    made = command.family_parser(__doc__, 400.0)
     made.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
     made.add_argument("--parallel", type=int, default=5, help="measuring processes, then sanitizers, at a time")
     made.add_argument(

@@ -31,7 +31,6 @@ from verification.altered import altered_bench, with_alteration
 from verification.cases import Case, Feature
 from verification.covering import build_cost, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile, Row
-from verification.options import parser
 from verification.sanitizer import AT_ONCE, CLEAN, FOUND, TOOLS, each
 from verification.sources import hash_of
 from verification.threads import Threads
@@ -159,7 +158,7 @@ def _row(job: SanitizerRun) -> Row:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__ or "", 300.0)
+    made = command.family_parser(__doc__, 300.0)
     made.add_argument("--tool", action="append", choices=TOOLS, help="only this tool (again for another)")
     made.add_argument("--parallel", type=int, default=6, help="sanitizers at a time")
     return made.parse_args()
