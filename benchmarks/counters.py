@@ -205,8 +205,8 @@ def _packed(kernel: CountedKernel, device: Device, signer: Signer, folder: Path)
     binary = kernel.binary
     file = folder / f"{kernel.case.name}.tirgemm"
     if not file.exists():
-        target = device.with_(uuid="", index=0, environment=())
-        file.write_bytes(pack(binary.contents(kernel.case.gemm, kernel.case.config(device), target), signer))
+        contents = binary.contents(kernel.case.gemm, kernel.case.config(device), device.device_class)
+        file.write_bytes(pack(contents, signer))
     return file
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tirgemm.bench.results import environment
+from tirgemm.bench.results import environment, git_output
 from tirgemm.device import Device
 from tirgemm.errors import InvalidConfig, InvalidRequest
 from tirgemm.families import wgmma
@@ -147,19 +146,13 @@ def records_commit(files: Sequence[str]) -> str:
     InvalidRequest where one is not committed."""
     commits = []
     for path in map(Path, files):
-        blob = _git(path, "hash-object", "--", path.name)
-        came = _git(path, "log", "--format=%ct %H", f"--find-object={blob}", "--", path.name).splitlines()
+        blob = git_output(path.parent, "hash-object", "--", path.name)
+        came = git_output(path.parent, "log", "--format=%ct %H", f"--find-object={blob}", "--", path.name)
         if not came:
             raise InvalidRequest(f"{path} is not committed as it is; commit what constants are fitted to first")
-        seconds, commit = came[-1].split()
+        seconds, commit = came.splitlines()[-1].split()
         commits.append((int(seconds), commit))
     return max(commits, default=(0, ""))[1]
-
-
-def _git(path: Path, *arguments: str) -> str:
-    """What git prints in the folder of ``path``; nothing where it fails."""
-    command = ["git", "-C", str(path.parent), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
 
 def write(

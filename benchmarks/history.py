@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
+
+from tirgemm.bench.results import git_output
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class History:
     @cached_property
     def unknown(self) -> str:
         """Why commits cannot be looked up here; empty where they can."""
-        shallow = _git(self.root, "rev-parse", "--is-shallow-repository")
+        shallow = git_output(self.root, "rev-parse", "--is-shallow-repository")
         if shallow == "false":
             return ""
         return "this clone is shallow: git fetch --unshallow" if shallow else "this copy has no git history"
@@ -40,17 +41,6 @@ class History:
 @cache
 def _committed(root: Path, commit: str) -> datetime | None:
     """When an ancestor of HEAD was made; None of what is none."""
-    if _git(root, "merge-base", "--is-ancestor", commit, "HEAD") is None:
+    if git_output(root, "merge-base", "--is-ancestor", commit, "HEAD") is None:
         return None
-    return datetime.fromisoformat(_git(root, "show", "--no-patch", "--format=%cI", commit) or "")
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None where it fails or is not there."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], check=False, capture_output=True, text=True, timeout=20
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return datetime.fromisoformat(git_output(root, "show", "--no-patch", "--format=%cI", commit) or "")

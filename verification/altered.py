@@ -7,6 +7,7 @@ With ``DEPENDENT`` among its words, kernels wait at their entry and are launched
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -17,6 +18,9 @@ from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.build.dependent_launch import waiting
 from verification.alterations import altered
 
+if TYPE_CHECKING:
+    from tirgemm.tuning.workbench import Workbench
+
 BUILDER = "verification.altered:build"
 KNOB, DEPENDENT = "alteration", "dependent"
 
@@ -24,6 +28,14 @@ KNOB, DEPENDENT = "alteration", "dependent"
 def with_alteration(config: Config, alteration: str) -> Config:
     """``config`` with an alteration as its last knob; empty for the source as it is."""
     return Config(config.family, (*config.knobs, (KNOB, alteration)))
+
+
+def altered_bench(device: Device, processes: int | None = None) -> Workbench:
+    """Builds configs with an alteration in ``processes`` processes, and signs them with a key of its own."""
+    from tirgemm.tuning.records.memory_store import MemoryStore
+    from tirgemm.tuning.workbench import Workbench
+
+    return Workbench(device, MemoryStore(), processes=processes, builder=BUILDER)
 
 
 def build(gemm: Gemm, config: Config, device: Device) -> Binary:

@@ -31,6 +31,15 @@ def parser(about: str | None, *options: str) -> argparse.ArgumentParser:
     return made
 
 
+def family_parser(about: str | None, seconds: float) -> argparse.ArgumentParser:
+    """A parser of a tool about a family: that, the device, the time limit and the evidence file."""
+    made = parser((about or "").partition("\n")[0], "--processes", "--commit", "--out")
+    made.add_argument("family")
+    made.add_argument("--device", default=None, help="cuda:0 or an architecture to build only (default: the first GPU)")
+    made.add_argument("--seconds", type=float, default=seconds, help="begin nothing after so many")
+    return made
+
+
 def run(main: Callable[[], int]) -> int:
     """The exit code of ``main``; 2 with a sentence on stderr where it raises what tirgemm raises on purpose."""
     try:

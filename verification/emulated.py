@@ -151,7 +151,7 @@ def smaller_source(emulator: Emulator, case: Case, device: Device) -> tuple[Gemm
     """
     from tirgemm.tuning.build.cuda import checked_launch, lower
 
-    wanted = alterations.mutants(lowered(case.gemm, case.config, device.with_(uuid="", index=0, environment=()))[1])
+    wanted = alterations.mutants(lowered(case.gemm, case.config, device.device_class)[1])
     why = "the sites of every smaller problem are others"
     for gemm in smaller(case, device):
         try:

@@ -1,6 +1,6 @@
 """Evidence files, which the verification programs write: rows by key under a head, compressed, resumable, checkable.
 
-A row names the commit and the time that it was made at and the source hash of its kernel (docs/results.md); ``Sources``
+A row names the commit and the time that it was made at and the source hash of its kernel (docs/results.md); ``sources``
 lowers the kernel again and says whether its source is still that one.
 """
 

@@ -28,6 +28,8 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from tirgemm.artifact import Trust
+from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import BuildFailed, TirgemmError
@@ -35,15 +37,14 @@ from tirgemm.families import Family, family_named
 from tirgemm.status import Status
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.measure import Measurer
+from tirgemm.tuning.workbench import Workbench
 from verification import alterations, command
 from verification.alterations import DELAY, LIMIT, Mutant
-from verification.altered import lowered
-from verification.altered_bench import AlteredBench
+from verification.altered import altered_bench, lowered, with_alteration
 from verification.cases import Case
 from verification.covering import build_cost, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile, Row
 from verification.kernel_status import kernel_status
-from verification.options import parser
 from verification.sanitizer import AT_ONCE, CLEAN, FOUND, SanitizerReport, each
 from verification.threads import Threads
 
@@ -79,8 +80,8 @@ class MutantRun:
     def key(self) -> str:
         return f"{self.case.key} {self.mutant.alteration or 'unaltered'}"
 
-    def alteration(self, *more: str) -> str:
-        return "+".join(word for word in (self.mutant.alteration, *more) if word)
+    def config(self, *more: str) -> Config:
+        return with_alteration(self.case.config, "+".join(word for word in (self.mutant.alteration, *more) if word))
 
     @property
     def row(self) -> Row:
@@ -101,7 +102,7 @@ def main() -> int:
     todo = [job for job in jobs if job.key not in evidence.rows]
     print(f"{len({job.case for job in jobs})} kernels, {len(jobs)} mutants and kernels, {len(todo)} to go", flush=True)
     deadline = time.monotonic() + options.seconds
-    with evidence.saved(), AlteredBench(device, options.processes) as bench:
+    with evidence.saved(), altered_bench(device, options.processes) as bench:
         if not device.present or options.no_sanitizer:
             _tested(bench, todo, evidence, options.parallel, deadline)
         else:
@@ -133,15 +134,15 @@ def all_jobs(family: Family, device: Device, kernels: int | None) -> Iterator[Mu
     """Every mutant of the kernels that cover every path (the first ``kernels`` of them), each kernel itself first."""
     cases = [case for case in small_cases(family, device, DRAWN, plain=True) if warps(case) >= _LEAST_WARPS]
     for case in covering(cases, paths, build_cost)[:kernels]:
-        _, source = lowered(case.gemm, case.config, device.with_(uuid="", index=0, environment=()))
+        _, source = lowered(case.gemm, case.config, device.device_class)
         for mutant in (UNALTERED, *alterations.mutants(source)):
             yield MutantRun(case, mutant, sha256(source.encode()).hexdigest())
 
 
-def _tested(bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
+def _tested(bench: Workbench, jobs: list[MutantRun], evidence: EvidenceFile, parallel: int, deadline: float) -> None:
     """Build all; run the exact test with and without delays, a few mutants at a time."""
     builds = {
-        job: (bench.build(job.case, job.alteration(LIMIT)), bench.build(job.case, job.alteration(LIMIT, DELAY)))
+        job: (bench.build(job.case.gemm, job.config(LIMIT)), bench.build(job.case.gemm, job.config(LIMIT, DELAY)))
         for job in jobs
     }
     # The machine code of a kernel as it is, by which a mutant that changes nothing is known.
@@ -165,7 +166,7 @@ def _tested(bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, 
 class MeasurerPerThread:
     """A measuring process for each thread, with locks of their own: correctness may be tested by several at a time."""
 
-    def __init__(self, bench: AlteredBench, count: int) -> None:
+    def __init__(self, bench: Workbench, count: int) -> None:
         self._bench, self._count = bench, count
         self._folder = tempfile.TemporaryDirectory()
         self._own = threading.local()
@@ -175,7 +176,8 @@ class MeasurerPerThread:
         """This thread's."""
         if not hasattr(self._own, "measurer"):
             folder = Path(self._folder.name) / str(threading.get_ident())
-            self._own.measurer = Measurer(self._bench.device, self._bench.trust, lock_dir=folder, timeout_s=_SILENCE_S)
+            trust = Trust.of(self._bench.signer.public)
+            self._own.measurer = Measurer(self._bench.device, trust, lock_dir=folder, timeout_s=_SILENCE_S)
             self._all.append(self._own.measurer)
         measurer: Measurer = self._own.measurer
         return measurer
@@ -190,7 +192,7 @@ class MeasurerPerThread:
 
 
 def _caught(
-    bench: AlteredBench,
+    bench: Workbench,
     measurers: MeasurerPerThread,
     job: MutantRun,
     plain: Future[Binary],
@@ -213,7 +215,7 @@ def _caught(
             continue
         if job.mutant != UNALTERED and own is not None and words == (LIMIT,) and binary.data == own.result().data:
             return {"status": SAME_CODE}
-        package = bench.package(job.case, job.alteration(*words), binary)
+        package = bench.package(job.case.gemm, job.config(*words), binary)
         noticed = _noticed(measurers.measurer(), package, tries)
         if noticed is not None:
             word, message = noticed
@@ -238,14 +240,14 @@ def _noticed(measurer: Measurer, package: bytes, tries: int) -> tuple[str, str] 
 
 
 def sanitized(
-    bench: AlteredBench, jobs: list[MutantRun], evidence: EvidenceFile, parallel: int, at_once: int, deadline: float
+    bench: Workbench, jobs: list[MutantRun], evidence: EvidenceFile, parallel: int, at_once: int, deadline: float
 ) -> None:
     """Run what nothing has caught, and the kernels as they are, under the sanitizer's tools, ``at_once`` in a process.
 
     Of several in a process one finding runs all again, each alone: what is nearly always caught goes faster one by one.
     """
     left = [job for job in jobs if _is_left(evidence.rows.get(job.key))]
-    builds = {job: bench.build(job.case, job.mutant.alteration) for job in left}
+    builds = {job: bench.build(job.case.gemm, job.config()) for job in left}
     count = max(1, min(at_once, -(-len(left) // parallel)))
     with tempfile.TemporaryDirectory() as folder, Threads(parallel) as pool:
         waiting = [
@@ -266,7 +268,7 @@ def _is_left(row: Row | None) -> bool:
 
 
 def _by_tools(
-    bench: AlteredBench, jobs: list[MutantRun], builds: dict[MutantRun, Future[Binary]], folder: Path, deadline: float
+    bench: Workbench, jobs: list[MutantRun], builds: dict[MutantRun, Future[Binary]], folder: Path, deadline: float
 ) -> dict[MutantRun, Row]:
     """Rows of those jobs about which every tool has said its word, or one has found something."""
     rows: dict[MutantRun, Row] = {}
@@ -289,7 +291,7 @@ def _by_tools(
 
 
 def _reports(
-    bench: AlteredBench,
+    bench: Workbench,
     tool: str,
     jobs: list[MutantRun],
     builds: dict[MutantRun, Future[Binary]],
@@ -304,7 +306,7 @@ def _reports(
         name = f"{job.case.config.digest}-{job.mutant.alteration or 'asis'}".replace(":", "-").replace(",", "-")
         files[job] = folder / f"{job.case.gemm.digest}-{name}.tirgemm"
         if not files[job].exists():
-            files[job].write_bytes(bench.package(job.case, job.mutant.alteration, builds[job].result()))
+            files[job].write_bytes(bench.package(job.case.gemm, job.config(), builds[job].result()))
     reports = each(tool, list(files.values()), bench.signer.public, bench.device.uuid, deadline)
     return {job: reports[file] for job, file in files.items()}
 
@@ -320,7 +322,7 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__ or "", 400.0)
+    made = command.family_parser(__doc__, 400.0)
     made.add_argument("--kernels", type=int, default=None, help="only the first so many kernels")
     made.add_argument("--parallel", type=int, default=5, help="measuring processes, then sanitizers, at a time")
     made.add_argument(

@@ -24,13 +24,13 @@ from pathlib import Path
 from tirgemm.detect import device as detect_device
 from tirgemm.errors import BuildFailed
 from tirgemm.families import family_named
+from tirgemm.tuning.workbench import Workbench
 from verification import command
 from verification.alterations import OUTSIDE, RACE
-from verification.altered_bench import AlteredBench
+from verification.altered import altered_bench, with_alteration
 from verification.cases import Case, Feature
 from verification.covering import build_cost, covering, paths, small_cases, warps
 from verification.evidence import EvidenceFile, Row
-from verification.options import parser
 from verification.sanitizer import AT_ONCE, CLEAN, FOUND, TOOLS, each
 from verification.sources import hash_of
 from verification.threads import Threads
@@ -65,7 +65,7 @@ def main() -> int:
     todo = [job for job in jobs if job.key not in evidence.rows]
     print(f"{len(cases)} kernels, {len(jobs)} runs, {len(todo)} to go", flush=True)
     deadline = time.monotonic() + options.seconds
-    with evidence.saved(), AlteredBench(device, options.processes) as bench, tempfile.TemporaryDirectory() as folder:
+    with evidence.saved(), altered_bench(device, options.processes) as bench, tempfile.TemporaryDirectory() as folder:
         files = built(bench, todo, Path(folder), evidence)
         sources = {case: hash_of(case, device) for case in dict.fromkeys(job.case for job in files)}
         with Threads(options.parallel) as pool:
@@ -99,12 +99,10 @@ def plantable(cases: list[Case]) -> Case:
     return next(case for case in cases if warps(case) > 1 and dict(case.config.knobs).get("reads") != "global")
 
 
-def built(
-    bench: AlteredBench, jobs: list[SanitizerRun], folder: Path, evidence: EvidenceFile
-) -> dict[SanitizerRun, Path]:
+def built(bench: Workbench, jobs: list[SanitizerRun], folder: Path, evidence: EvidenceFile) -> dict[SanitizerRun, Path]:
     """Each job's package as a file; what does not build is a row."""
     futures = {
-        (case, alteration): bench.build(case, alteration)
+        (case, alteration): bench.build(case.gemm, with_alteration(case.config, alteration))
         for case, alteration in dict.fromkeys((job.case, job.alteration) for job in jobs)
     }
     files: dict[SanitizerRun, Path] = {}
@@ -116,7 +114,8 @@ def built(
             continue
         file = folder / f"{job.case.gemm.digest}-{job.case.config.digest}-{job.alteration or 'asis'}.tirgemm"
         if not file.exists():
-            file.write_bytes(bench.package(job.case, job.alteration, binary))
+            altered = with_alteration(job.case.config, job.alteration)
+            file.write_bytes(bench.package(job.case.gemm, altered, binary))
         files[job] = file
     return files
 
@@ -132,7 +131,7 @@ def batches(jobs: list[SanitizerRun], parallel: int) -> list[list[SanitizerRun]]
 
 
 def _run(
-    bench: AlteredBench, jobs: list[SanitizerRun], files: dict[SanitizerRun, Path], deadline: float
+    bench: Workbench, jobs: list[SanitizerRun], files: dict[SanitizerRun, Path], deadline: float
 ) -> dict[SanitizerRun, Row]:
     """Rows of those that were reached."""
     if not bench.device.present:
@@ -159,7 +158,7 @@ def _row(job: SanitizerRun) -> Row:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__ or "", 300.0)
+    made = command.family_parser(__doc__, 300.0)
     made.add_argument("--tool", action="append", choices=TOOLS, help="only this tool (again for another)")
     made.add_argument("--parallel", type=int, default=6, help="sanitizers at a time")
     return made.parse_args()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 
 from tirgemm.detect import gpu_of
 from tirgemm.tuning.measure import Measurer
-from verification.evidence import ROOT
 from verification.sanitized_call import BEGIN, END
 from verification.sessions import installed_tool, killed, started
 
@@ -77,11 +75,7 @@ def check(tool: str, packages: list[Path], key: str, uuid: str, timeout_s: float
         key,
         *map(str, packages),
     ]
-    environment = dict(os.environ) | {
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-        "PYTHONUNBUFFERED": "1",
-    }
-    process = started(command, environment)
+    process = started(command)
     try:
         output, _ = process.communicate(timeout=timeout_s)
         late = False

@@ -7,9 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tirgemm.errors import MissingExtra
+from verification.evidence import ROOT
 
 
 def installed_tool(name: str, folders: Sequence[str], package: str) -> str:
@@ -21,15 +22,16 @@ def installed_tool(name: str, folders: Sequence[str], package: str) -> str:
     return path
 
 
-def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """The program, begun; stdout and stderr together are its output, as text."""
+def started(command: Sequence[str]) -> subprocess.Popen[str]:
+    """The program, begun, which finds the checkout's modules; stdout and stderr together are its output, as text."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=environment,
+        env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
 

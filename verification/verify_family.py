@@ -31,7 +31,6 @@ from verification import command
 from verification.cases import Case, missing_choices, pairs_of, random_cases, special_cases
 from verification.evidence import EvidenceFile, Row
 from verification.kernel_status import kernel_status
-from verification.options import parser
 
 SAVE_EVERY_S = 15.0
 # Builds that wait or run ahead of the measuring process: a few for each build process.
@@ -182,7 +181,7 @@ def failures(rows: list[Row]) -> Iterator[str]:
 
 
 def _options() -> argparse.Namespace:
-    made = parser(__doc__ or "", 600.0)
+    made = command.family_parser(__doc__, 600.0)
     made.add_argument("--count", type=int, default=640)
     made.add_argument("--seed", type=int, default=2024)
     return made.parse_args()

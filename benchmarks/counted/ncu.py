@@ -17,7 +17,6 @@ import psutil
 from tirgemm.errors import MeasurementFailed
 from verification.sessions import installed_tool, killed, started
 
-_ROOT = Path(__file__).resolve().parents[2]
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/bin")
 _CHIPS = {"sm_80": "ga100", "sm_86": "ga102", "sm_89": "ad102", "sm_90a": "gh100"}
 _QUERY_SECONDS = 90
@@ -82,8 +81,7 @@ def profile(
         ",".join(metrics),
         *command,
     ]
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
-    process = started(full, dict(os.environ) | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
+    process = started(full)
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

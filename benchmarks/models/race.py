@@ -344,15 +344,7 @@ def _document(options: argparse.Namespace, about: dict[str, Any]) -> results.Doc
     """The results file, with the rows that it has where they are kept. Raises InvalidRequest."""
     document: results.Document = {"format": 1, "suite": SUITE, "regime": "models", "environment": about, "rows": []}
     if options.resume and options.out.exists():
-        try:
-            old = results.load(options.out)
-            rows, before = list(old["rows"]), dict(old["environment"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(f"{options.out} is not a results file, so that nothing can be resumed") from error
-        changed = [name for name in about if name not in ("date", "commit") and before.get(name) != about[name]]
-        if changed:
-            raise InvalidRequest(f"{options.out} was measured elsewhere: {', '.join(changed)}; leave out --resume")
-        document["rows"] = rows
+        document["rows"] = results.resumed(options.out, document)["rows"]
     return document | {"summary": summary(document["rows"])}
 
 

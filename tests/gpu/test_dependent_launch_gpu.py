@@ -22,15 +22,15 @@ torch = pytest.importorskip("torch", reason="the chains are of PyTorch tensors")
 from tests.gpu.launcher_samples import GPUS, by_hand, loaded  # noqa: E402 (it imports torch)
 from tests.torch.restored_table import restored_table  # noqa: E402
 from tests.verification.covering_cases import chained_cases  # noqa: E402
-from tirgemm.artifact import load  # noqa: E402
+from tirgemm.artifact import Trust, load  # noqa: E402
 from tirgemm.families import family_named  # noqa: E402
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Range  # noqa: E402
 from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Pointer  # noqa: E402
 from tirgemm.tuning.build.binary import Binary  # noqa: E402
 from tirgemm.tuning.verify.chain import chain_report  # noqa: E402
+from tirgemm.tuning.workbench import Workbench  # noqa: E402
 from verification.alterations import LATE  # noqa: E402
-from verification.altered import DEPENDENT  # noqa: E402
-from verification.altered_bench import AlteredBench  # noqa: E402
+from verification.altered import DEPENDENT, altered_bench, with_alteration  # noqa: E402
 from verification.cases import Case  # noqa: E402
 
 HOPPER = [device for device in GPUS if int(device.arch[3:].rstrip("a")) >= 90]
@@ -64,15 +64,19 @@ Builds = dict[tuple[Case, str], "Future[Binary]"]
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[AlteredBench]:
-    with AlteredBench(HOPPER[0], processes=16) as bench:
+def bench() -> Iterator[Workbench]:
+    with altered_bench(HOPPER[0], processes=16) as bench:
         yield bench
 
 
 @pytest.fixture(scope="module")
-def builds(bench: AlteredBench) -> Builds:
+def builds(bench: Workbench) -> Builds:
     """Every case in every alteration, all begun at once."""
-    return {(case, alteration): bench.build(case, alteration) for case in CASES for alteration in ALTERATIONS}
+    return {
+        (case, alteration): bench.build(case.gemm, with_alteration(case.config, alteration))
+        for case in CASES
+        for alteration in ALTERATIONS
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -108,11 +112,13 @@ def differing(kernel: Any, x: Any, b: Any, wanted: Any) -> int:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.config.family} {case.key}" for case in CASES])
-def test_a_chain_of_dependent_launches_gives_the_same_bits(bench: AlteredBench, builds: Builds, case: Case) -> None:
+def test_a_chain_of_dependent_launches_gives_the_same_bits(bench: Workbench, builds: Builds, case: Case) -> None:
     x, b = operands(case.gemm)
     wanted: Any = None
     for alteration in ALTERATIONS:
-        kernel = load(bench.package(case, alteration, builds[case, alteration].result()), trust=bench.trust)
+        config = with_alteration(case.config, alteration)
+        package = bench.package(case.gemm, config, builds[case, alteration].result())
+        kernel = load(package, trust=Trust.of(bench.signer.public))
         if alteration == PLAIN:
             wanted = chained(kernel, x, b)
             assert wanted.isfinite().all()

@@ -28,8 +28,9 @@ from tirgemm.timings import Timings
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.driver.nvrtc import compile_source
 from tirgemm.tuning.verify.plan import GemmTest
+from tirgemm.tuning.workbench import Workbench
 from verification.alterations import DELAY, LATE, altered
-from verification.altered_bench import AlteredBench
+from verification.altered import altered_bench, with_alteration
 from verification.cases import Case
 
 GPUS = [device for device in devices() if device.kind == "cuda" and device.arch in ARCHITECTURES]
@@ -78,15 +79,19 @@ Builds = dict[tuple[Case, str], "Future[Binary]"]
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[AlteredBench]:
-    with AlteredBench(GPUS[0], processes=16) as bench:
+def bench() -> Iterator[Workbench]:
+    with altered_bench(GPUS[0], processes=16) as bench:
         yield bench
 
 
 @pytest.fixture(scope="module")
-def builds(bench: AlteredBench) -> Builds:
+def builds(bench: Workbench) -> Builds:
     """Every case in every alteration, all begun at once."""
-    return {(case, alteration): bench.build(case, alteration) for case in CASES for alteration in ALTERATIONS}
+    return {
+        (case, alteration): bench.build(case.gemm, with_alteration(case.config, alteration))
+        for case in CASES
+        for alteration in ALTERATIONS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +115,14 @@ def competitor(gpu: Any) -> Competitor:
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.config.family} {case.key}" for case in CASES])
 def test_disturbed_launches_give_the_same_bits(
-    bench: AlteredBench, builds: Builds, gpu: Any, backend: Any, competitor: Competitor, case: Case
+    bench: Workbench, builds: Builds, gpu: Any, backend: Any, competitor: Competitor, case: Case
 ) -> None:
     problem = backend.prepare(GemmTest(case.gemm, case.gemm.m_max, "normal", 3))
     first: Any = None
     for alteration in ALTERATIONS:
-        binary = builds[case, alteration].result()
-        kernel = load(bench.package(case, alteration, binary), trust=bench.trust)
+        config = with_alteration(case.config, alteration)
+        package = bench.package(case.gemm, config, builds[case, alteration].result())
+        kernel = load(package, trust=Trust.of(bench.signer.public))
         if first is None:
             first = next(outputs(gpu, backend, problem, kernel.raw, None, 1))
             assert np.unique(first).size > 100

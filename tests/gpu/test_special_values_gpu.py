@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tirgemm.artifact import load
+from tirgemm.artifact import Trust, load
 from tirgemm.detect import devices
 from tirgemm.families.wgmma import Wgmma
 from tirgemm.gemm import Gemm
@@ -23,7 +23,8 @@ from tirgemm.reference.numbers import activate, decode, encode
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.verify.host import HostBackend, HostCase, HostOperand
 from tirgemm.tuning.verify.plan import GemmTest, layout_of
-from verification.altered_bench import AlteredBench
+from tirgemm.tuning.workbench import Workbench
+from verification.altered import altered_bench, with_alteration
 from verification.cases import Case
 from verification.covering import small_cases
 from verification.sanitize import chosen
@@ -95,14 +96,14 @@ def expected(gemm: Gemm, values: dict[str, Floats]) -> Floats:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[AlteredBench]:
-    with AlteredBench(GPUS[0], processes=16) as bench:
+def bench() -> Iterator[Workbench]:
+    with altered_bench(GPUS[0], processes=16) as bench:
         yield bench
 
 
 @pytest.fixture(scope="module")
-def builds(bench: AlteredBench) -> dict[Case, Future[Binary]]:
-    return {case: bench.build(case, "") for case in CASES}
+def builds(bench: Workbench) -> dict[Case, Future[Binary]]:
+    return {case: bench.build(case.gemm, with_alteration(case.config, "")) for case in CASES}
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +116,11 @@ def backend() -> Any:
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.gemm} {case.config.digest}" for case in CASES])
 def test_special_values_stay_where_they_belong(
-    bench: AlteredBench, builds: dict[Case, Future[Binary]], backend: Any, case: Case
+    bench: Workbench, builds: dict[Case, Future[Binary]], backend: Any, case: Case
 ) -> None:
     gemm = case.gemm
-    kernel = load(bench.package(case, "", builds[case].result()), trust=bench.trust)
+    package = bench.package(gemm, with_alteration(case.config, ""), builds[case].result())
+    kernel = load(package, trust=Trust.of(bench.signer.public))
     for m in sorted({gemm.m_max, max(gemm.m_min, gemm.m_max - 37)}):
         values = operands(gemm, m, seed=m)
         host, d = run(backend, kernel.raw, gemm, m, values)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tirgemm.artifact import Trust
+from tirgemm.artifact import Signer, Trust
 from tirgemm.errors import BuildFailed, DeviceUnavailable, TirgemmError
 from tirgemm.families import family_named
 from tirgemm.hardware import named_device
@@ -51,7 +51,7 @@ class Bench:
     """Builds at once; packages that nobody reads."""
 
     device = SimpleNamespace(present=True, uuid="GPU-1")
-    trust = None
+    signer = Signer.generate()
 
     def __init__(self, measurer: LostOrNot) -> None:
         self.measurer = measurer

@@ -12,8 +12,10 @@ import pytest
 
 from tests.verification.wgmma_sample import cases
 from tirgemm.artifact import Signer
+from tirgemm.config import Config
 from tirgemm.hardware import named_device
 from verification import alterations, mutants, sanitized_call, sanitizer
+from verification.altered import KNOB
 from verification.evidence import EvidenceFile
 from verification.sanitizer import CLEAN, FOUND, SanitizerReport
 
@@ -52,8 +54,8 @@ def test_what_nothing_caught_is_sanitized_together_and_alone_where_that_is_not_c
             made.set_result(None)
             return made
 
-        def package(self, _: object, alteration: str, *__: object) -> bytes:
-            return alteration.encode()
+        def package(self, _: object, config: Config, *__: object) -> bytes:
+            return str(config[KNOB]).encode()
 
     monkeypatch.setattr(sanitizer, "check", check)
     bench = cast(Any, Bench())
@@ -80,7 +82,7 @@ def test_the_sanitizer_s_process_calls_on_the_gpu_that_it_is_told(
 ) -> None:
     said: list[object] = []
 
-    def started(command: list[str], _: object) -> Any:
+    def started(command: list[str]) -> Any:
         assert sanitized_call.main(command[command.index("verification.sanitized_call") + 1 :]) == 0
         return SimpleNamespace(communicate=lambda **_: ("", None))
 

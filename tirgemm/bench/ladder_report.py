@@ -13,17 +13,16 @@ from tirgemm.bench.results import Row
 from tirgemm.config import Config, Knob
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
-from tirgemm.families.base import accepted
+from tirgemm.families import family_named
 from tirgemm.families.simt import ladder
 from tirgemm.families.simt.ladder import Rung
 from tirgemm.families.simt.loads import Loads, loads_per_fma
-from tirgemm.families.simt.rules import RULES
-from tirgemm.families.simt.space import ladder_space, space
+from tirgemm.families.simt.space import ladder_space
 from tirgemm.families.simt.tiling import tiling
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.comparable_times import fastest as fastest_configs
-from tirgemm.tuning.search.neighbourhood import adapted
+from tirgemm.tuning.search.neighbourhood import fitted
 from tirgemm.tuning.selection import ratio_low
 
 # A rung is not slower than its parent where the lower 95 % bound of its ratio to it is at least this (definitions.md).
@@ -118,10 +117,8 @@ def steps(gemm: Gemm, device: Device, regime: Regime = "sustained") -> tuple[Lad
 def tuned(gemm: Gemm, device: Device, regime: Regime, candidates: Sequence[Candidate]) -> LadderStep:
     """The rung of the fastest recorded config, refused where there is none or none but the default."""
     default = ladder.config(ladder.DEFAULT, gemm, device, regime)
-    choices = space(gemm)
     recorded = [candidate for candidate in candidates if candidate.config.family == ladder.FAMILY]
-    best = [adapted(config, choices) for config in fastest_configs(recorded, _LOOKED_AT)]
-    valid = [config for config in best if accepted(RULES, gemm, config, device)]
+    valid = fitted(fastest_configs(recorded, _LOOKED_AT), [family_named(ladder.FAMILY)], gemm, device)
     if not valid:
         return LadderStep(
             ladder.TUNED, None, None, {}, f"no config of {ladder.FAMILY} is recorded for {gemm}, {regime}"

@@ -207,7 +207,8 @@ class ResultsFile:
             "summary": {},
         }
         if resume and path.exists():
-            self._resume(environment)
+            old = resumed(path, self.document)
+            self.document |= {name: list(old[name]) for name in ("rows", "streams") if name in old}
 
     @property
     def rows(self) -> list[Row]:
@@ -253,30 +254,6 @@ class ResultsFile:
         self.document["summary"] = summary(self.rows)
         write(self.path, self.document)
 
-    def _resume(self, environment: dict[str, Any]) -> None:
-        """Take over the rows and streams of the file."""
-        try:
-            old = load(self.path)
-            form, rows, before = old["format"], list(old["rows"]), dict(old["environment"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidRequest(
-                f"{self.path} is not a results file, so that nothing can be resumed: {error!r}"
-            ) from error
-        names = (set(before) | set(environment)) - {"date", "commit"}
-        changed = sorted(name for name in names if before.get(name) != environment.get(name))
-        if form != FORMAT:
-            raise InvalidRequest(
-                f"{self.path} has format {form}, not {FORMAT}: its rows name no commit; leave out --resume"
-            )
-        if changed or old["regime"] != self.document["regime"] or old["suite"] != self.document["suite"]:
-            what = ", ".join(f"{name} was {before.get(name)}, is {environment.get(name)}" for name in changed)
-            raise InvalidRequest(
-                f"{self.path} was measured elsewhere ({what or 'another suite or regime'}); leave out --resume"
-            )
-        self.document["rows"] = rows
-        if "streams" in old:
-            self.document["streams"] = list(old["streams"])
-
 
 def figures_document(
     suite: str, environment: Mapping[str, Any], rows: Sequence[Row], regime: str | None = None, **more: Any
@@ -284,6 +261,25 @@ def figures_document(
     """The document of figures that are of no shape: their rows as they are behind ``more``, with no summary."""
     head = {"format": 1, "suite": suite, "regime": regime or suite, "environment": dict(environment)}
     return head | more | {"rows": list(rows)}
+
+
+def resumed(path: Path, document: Document) -> Document:
+    """The results file that a run goes on with, whose ``document`` has no rows yet. Raises InvalidRequest for one of
+    another format, suite, regime or environment."""
+    try:
+        old, environment = load(path), document["environment"]
+        form, rows, before = old["format"], list(old["rows"]), dict(old["environment"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidRequest(f"{path} is not a results file, so that nothing can be resumed: {error!r}") from error
+    names = (set(before) | set(environment)) - {"date", "commit"}
+    changed = sorted(name for name in names if before.get(name) != environment.get(name))
+    if form != document["format"]:
+        wanted = document["format"]
+        raise InvalidRequest(f"{path} has format {form}, not {wanted}: its rows name no commit; leave out --resume")
+    if changed or old["regime"] != document["regime"] or old["suite"] != document["suite"]:
+        what = ", ".join(f"{name} was {before.get(name)}, is {environment.get(name)}" for name in changed)
+        raise InvalidRequest(f"{path} was measured elsewhere ({what or 'another suite or regime'}); leave out --resume")
+    return old | {"rows": rows}
 
 
 def load(path: Path) -> Document:
@@ -344,14 +340,17 @@ def _commit(repository: Path | None) -> str | None:
     if repository is None:
         return None
     written = [f":(top,exclude){path}" for path in _OUTPUTS]
-    try:
-        commit = _git(repository, "rev-parse", "HEAD")
-        changed = _git(repository, "status", "--porcelain", "--untracked-files=no", "--", ":/", *written)
-    except (OSError, subprocess.SubprocessError):
+    commit = git_output(repository, "rev-parse", "HEAD")
+    changed = git_output(repository, "status", "--porcelain", "--untracked-files=no", "--", ":/", *written)
+    if commit is None or changed is None:
         return None
     return f"{commit}-dirty" if changed else commit
 
 
-def _git(repository: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(repository), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+def git_output(folder: Path, *arguments: str) -> str | None:
+    """What git prints in a folder; None where it fails or is not there."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

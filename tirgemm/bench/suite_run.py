@@ -35,13 +35,12 @@ from tirgemm.config import Config
 from tirgemm.errors import DoesNotFit, InvalidRequest, TirgemmError, Unsupported
 from tirgemm.events import EventHandler
 from tirgemm.families import family_named
-from tirgemm.families.base import accepted
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.measure.race import RaceResult
 from tirgemm.tuning.records.comparable_times import fastest, known_candidates
 from tirgemm.tuning.records.memory_store import MemoryStore
-from tirgemm.tuning.search.neighbourhood import adapted
+from tirgemm.tuning.search.neighbourhood import fitted
 from tirgemm.tuning.set_tuning import tuning_class
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
@@ -212,10 +211,7 @@ class Bench:
             return _Shape(work, gemm, configs, tuning if "tuned" in variants else None, fresh)
         candidates = known_candidates(self.workbench.store, gemm, self.workbench.device, work.regime)
         offered = fastest(candidates, 2 * self.options.finalists)
-        for family in tuning.families:
-            space = family.space(gemm, self.workbench.device)
-            best = [adapted(config, space) for config in offered if config.family == family.name]
-            configs += [config for config in best if accepted(family.rules, gemm, config, self.workbench.device)]
+        configs += fitted(offered, tuning.families, gemm, self.workbench.device)
         return _Shape(work, gemm, list(dict.fromkeys(configs))[: 1 + self.options.finalists], fresh=fresh)
 
     def _tuning(self, work: Work, gemm: Gemm, *, again: bool = False) -> MakeTuning:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tirgemm.bench.contest import Entrant
-from tirgemm.families import rejected, supporting
+from tirgemm.families import supporting
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records.comparable_times import fastest, known_candidates
-from tirgemm.tuning.search.neighbourhood import adapted
+from tirgemm.tuning.search.neighbourhood import fitted
 from tirgemm.tuning.set_tuning import tuned_record
 
 if TYPE_CHECKING:
@@ -33,13 +33,8 @@ def unrestricted(workbench: Workbench, gemm: Gemm, regime: Regime, tuning: Tunin
         record = tuned_record(tuning)
         return {NAME: Entrant(record.config, workbench.store.get_blob(record.artifact_sha256))}
     plain, device = gemm.with_(invariant=False), workbench.device
-    families = {family.name: family for family in supporting(plain, device)}
+    families = supporting(plain, device)
     known = fastest(known_candidates(workbench.store, plain, device, regime), _TRIES)
-    offered = [
-        (families[config.family], adapted(config, families[config.family].space(plain, device)))
-        for config in known
-        if config.family in families
-    ]
-    usable = [config for family, config in offered if rejected(family, plain, config, device) is None]
-    config = usable[0] if usable else ranked_defaults(families.values(), plain, device, regime)[0][1]
+    usable = fitted(known, families, plain, device)
+    config = usable[0] if usable else ranked_defaults(families, plain, device, regime)[0][1]
     return {NAME: Entrant(config, workbench.package(plain, config, workbench.build(plain, config).result()))}

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, Unsupported
-from tirgemm.families import Family, is_valid
+from tirgemm.errors import Unsupported
+from tirgemm.families import Family
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import Finalist, mark_failed
 from tirgemm.tuning.kernel_set.losses import losses_everywhere
-from tirgemm.tuning.kernel_set.partition import Segment
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.row_signatures import RowsDiffer
-from tirgemm.tuning.set_members import MOST_CUTS, Member, SetPart, set_record
+from tirgemm.tuning.set_members import MOST_CUTS, Member, SetPart, set_record, valid_parts
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
 
@@ -40,24 +40,8 @@ def default_parts(gemm: Gemm, device: Device, regime: Regime, without: Collectio
     problems = list(defaults)
     configs = list(dict.fromkeys(config for _, config in defaults.values() if config not in without))
     losses = losses_everywhere(problems, configs, {}, device, regime)
-    refused: set[tuple[int, int, Config]] = set()
-    while True:
-        try:
-            segments = valid_segments(
-                problems, losses, configs, device, tolerance=EXPECTED_LOSS, most=MOST_DEFAULTS, refused=refused
-            )
-        except InvalidRequest:
-            return [SetPart(gemm, defaults[gemm][1])]
-        parts, low = dict[Segment, SetPart](), gemm.m.low
-        for segment in segments:
-            high = problems[segment.last].m_max
-            parts[segment] = SetPart(gemm.with_(m=Range(low, high)), segment.config)
-            low = high + 1
-        # A part of one m is a problem with a fixed m, which may have another space.
-        wrong = [(s.first, s.last, s.config) for s, p in parts.items() if not is_valid(p.gemm, p.config, device)]
-        if not wrong:
-            return list(parts.values())
-        refused.update(wrong)
+    cut = partial(valid_segments, problems, losses, configs, device, tolerance=EXPECTED_LOSS, most=MOST_DEFAULTS)
+    return valid_parts(gemm, device, problems, cut) or [SetPart(gemm, defaults[gemm][1])]
 
 
 def size_defaults(gemm: Gemm, device: Device, regime: Regime) -> dict[Gemm, tuple[Family, Config]]:

@@ -12,7 +12,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DoesNotFit, TirgemmError, VerificationFailed
 from tirgemm.events import FinalistsRaced, KernelSelected, Phase, RaceEntry
 from tirgemm.families import family_named
-from tirgemm.gemm import REGIMES
+from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, StreamTiming, Timings
 from tirgemm.tuning.evaluate import failed, persistent, timing_summary
 from tirgemm.tuning.measure.race import SMALL_GAP, RaceResult, joined
@@ -179,18 +179,12 @@ def _served(tuning: TuningTask) -> Config | None:
 
 def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
     """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served."""
-    names = {f.name for f in tuning.families}
-    measured = [
-        c
-        for c in tuning.recorded()
-        if c.status is Status.MEASURED and c.search_us is not None and c.config.family in names
-    ]
-    measured.sort(key=lambda c: c.search_us or 0.0)
+    measured = [*tuning.measured()]
     defaults = [f.default(tuning.gemm, tuning.device, tuning.regime) for f in tuning.families]
-    best_default = next((c.config for c in measured if c.config in defaults), None)
+    best_default = next((config for config in measured if config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
-    configs += [c.config for c in measured if c.config != best_default][: most + 1 - len(configs)]
-    configs += [c.config for c in measured if c.config == served and served not in configs]
+    configs += [config for config in measured if config != best_default][: most + 1 - len(configs)]
+    configs += [config for config in measured if config == served and served not in configs]
     return built_finalists(tuning, configs)
 
 
@@ -279,10 +273,10 @@ def _rank(tuning: TuningTask, config: Config) -> tuple[int, ...]:
     return (order, *family.space(tuning.gemm, tuning.device).indices(config).values())
 
 
-def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError) -> None:
-    """Record what became of a finalist. Raises an error that says nothing of it."""
-    known = tuning.store.candidate(tuning.evaluator.key(config))
-    base = known or Candidate(tuning.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
+def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError, gemm: Gemm | None = None) -> None:
+    """Record what became of a finalist, of a part ``gemm`` where given. Raises an error that says nothing of it."""
+    base = Candidate(gemm or tuning.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
+    base = tuning.store.candidate(base.key) or base
     tuning.store.add_candidate(failed(base, error))
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
-from tirgemm.gemm import Gemm
+from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
+from tirgemm.families import is_valid
+from tirgemm.gemm import Gemm, Range
 from tirgemm.status import Role
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
-from tirgemm.tuning.evaluate import failed
-from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, reported_timings
-from tirgemm.tuning.kernel_set.partition import Segment
-from tirgemm.tuning.records import Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, mark_failed, reported_timings
+from tirgemm.tuning.kernel_set.partition import Segment, borders
+from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
 from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signature
 from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
 from tirgemm.tuning.workbench import SetMember
@@ -35,6 +37,32 @@ class SetPart:
 
     gemm: Gemm
     config: Config
+
+
+def valid_parts(
+    gemm: Gemm,
+    device: Device,
+    problems: Sequence[Gemm],
+    cut: Callable[..., list[Segment]],
+    times_at: Callable[[int], Mapping[Config, float]] = lambda _: {},
+    has_failed: Callable[[Gemm, Config], bool] = lambda *_: False,
+) -> list[SetPart]:
+    """The parts of a problem's range of m, ascending, by the segments of ``problems`` that ``cut`` makes without those
+    ``refused`` and ``borders`` by ``times_at``: valid ones, not failed; none where ``cut`` raises InvalidRequest."""
+    assert isinstance(gemm.m, Range)
+    refused: set[tuple[int, int, Config]] = set()
+    while True:
+        try:
+            segments = cut(refused=refused)
+        except InvalidRequest:
+            return []
+        ranges = borders(gemm.m, [problem.m_max for problem in problems], segments, times_at)
+        parts = {s: SetPart(gemm.with_(m=m), s.config) for m, s in zip(ranges, segments, strict=True)}
+        # A part of one m is a problem with a fixed m, which may have another space.
+        wrong = {s for s, p in parts.items() if has_failed(p.gemm, p.config) or not is_valid(p.gemm, p.config, device)}
+        if not wrong:
+            return [*parts.values()]
+        refused |= {(s.first, s.last, s.config) for s in wrong}
 
 
 @dataclass(frozen=True)
@@ -83,8 +111,7 @@ def _loses(report: SampleSet) -> bool:
 def _default(part: Tuning) -> Config | None:
     """The fastest default of the part's families, of those that were measured."""
     defaults = [family.default(part.gemm, part.device, part.regime) for family in part.families]
-    times = {c.config: c.search_us for c in part.recorded() if c.status is Status.MEASURED and c.config in defaults}
-    return min(times, key=lambda config: times[config] or 0.0, default=None)
+    return next((config for config in part.measured() if config in defaults), None)
 
 
 def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Role = "tuned") -> KernelRecord:
@@ -114,11 +141,7 @@ def mark_differing(tuning: Tuning, members: Sequence[Member], error: RowsDiffer)
     if not odd:
         raise error
     for member in odd:
-        config = member.finalist.config
-        key = CandidateKey(member.gemm, tuning.device.key, tuning.regime, config.digest)
-        known = tuning.store.candidate(key)
-        base = known or Candidate(member.gemm, tuning.device.key, tuning.regime, config, Status.CRASHED)
-        tuning.store.add_candidate(failed(base, error))
+        mark_failed(tuning, member.finalist.config, error, member.gemm)
     return {member.finalist.config for member in odd}
 
 

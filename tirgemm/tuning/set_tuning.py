@@ -102,17 +102,17 @@ class SetTuning(Tuning):
         if self._stopped():
             return self._of_one_kernel(known)
         count = OFFERED if self.effort.searches else OFFERED_QUICK
-        offered = {tuning.gemm.m_max: _fastest(tuning)[:count] for tuning in tunings}
+        offered = {tuning.gemm.m_max: [*tuning.measured()][:count] for tuning in tunings}
         offered = {size: configs for size, configs in offered.items() if configs}
         tunings = self._size_tunings(compared_sizes(self.m))
         self._measure(tunings, {tuning.gemm: self._visitors(tuning, offered) for tuning in tunings})
-        tunings = [tuning for tuning in tunings if _measured(tuning)]
+        tunings = [tuning for tuning in tunings if tuning.measured()]
         proposed = self._proposed()  # before the races, so that the device is not idle between them
         self.enter(Phase.CHOOSING, f"at {len(tunings)} sizes of m")
         races = self._races(tunings)
         if self._stopped():
             return self._of_one_kernel(known)
-        measured = {t.gemm: losses_at(_measured(t), race.samples, self.seed) for t, race in races}
+        measured = {t.gemm: losses_at(t.measured(), race.samples, self.seed) for t, race in races}
         problems = self._cut_problems(measured)
         new = untried(problems, proposed, measured)
         rivals = list(dict.fromkeys(itertools.chain(fast_configs(measured.values()), *new.values())))
@@ -276,7 +276,7 @@ class SetTuning(Tuning):
         except Cancelled:
             if not self._stopped():
                 raise
-        return [(tuning, race) for tuning, race in races if _measured(tuning)]
+        return [(tuning, race) for tuning, race in races if tuning.measured()]
 
     def _cut_problems(self, compared: Iterable[Gemm]) -> list[Gemm]:
         """The problems at the sizes at which the range is cut, by rising m: those that were ``compared``, and between
@@ -380,19 +380,4 @@ class SetTuning(Tuning):
         tunings = {middle: tuning for middle, tuning in half_way.items() if tuning is not None}
         pairs = {tunings[middle].gemm: pair for middle, pair in midpoints(sizes, segments).items() if middle in tunings}
         self._measure(list(tunings.values()), pairs)
-        return borders(self.m, sizes, segments, lambda middle: _measured(tunings[middle]) if middle in tunings else {})
-
-
-def _measured(tuning: Tuning) -> dict[Config, float]:
-    """Microseconds by the search of what was measured and the families of this tuning still write: a record may be
-    older than a knob."""
-    spaces = {family.name: family.space(tuning.gemm, tuning.device) for family in tuning.families}
-    recorded = [c for c in tuning.recorded() if c.status is Status.MEASURED and c.config.family in spaces]
-    times = {c.config: c.search_us for c in recorded if c.search_us is not None}
-    return {config: us for config, us in times.items() if spaces[config.family].has(config)}
-
-
-def _fastest(tuning: Tuning) -> list[Config]:
-    """What was measured, fastest first."""
-    times = _measured(tuning)
-    return sorted(times, key=lambda config: times[config])
+        return borders(self.m, sizes, segments, lambda at: tunings[at].measured() if at in tunings else {})

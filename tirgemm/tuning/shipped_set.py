@@ -3,17 +3,18 @@ parts built, certified and timed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, InvalidRequest, TirgemmError
+from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.events import KernelSelected
 from tirgemm.families import Family, is_valid, refusal
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, borders, servers
+from tirgemm.tuning.kernel_set.partition import Loss, servers
 from tirgemm.tuning.kernel_set.segments import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
@@ -21,7 +22,7 @@ from tirgemm.tuning.records.comparable_times import comparable_times
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.races_below import RacesBelow, latest_race, races_below
 from tirgemm.tuning.records.row_signatures import RowsDiffer
-from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_differing, set_record
+from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, mark_differing, set_record, valid_parts
 from tirgemm.tuning.shipped_kernel import certified_shipped, failed_here
 from tirgemm.tuning.size_races import losses_at, recorded_losses
 from tirgemm.tuning.tune import Tuning
@@ -75,7 +76,14 @@ def recorded_parts(tuning: TuningTask, without: Collection[Config] = ()) -> list
         races |= races_below(of_size, known)
     everywhere = recorded_losses(problems, losses, races, tuning.device, tuning.regime, tuning.seed)
     able = [config for config in servers(configs, everywhere) if config not in without]
-    return _parts(tuning, problems, everywhere, able)
+    cut = partial(valid_segments, problems, everywhere, able, tuning.device, tolerance=TOLERANCE)
+
+    def times_at(middle: int) -> dict[Config, float]:
+        gemm = tuning.gemm.with_(m=Range(whole.low, middle))
+        offer = _offer(tuning, gemm)
+        return {} if offer is None else _times(tuning, gemm, offer)
+
+    return valid_parts(tuning.gemm, tuning.device, problems, cut, times_at, partial(failed_here, tuning))
 
 
 def shipped_set(whole: Tuning, parts: Sequence[SetPart], summary: SearchSummary) -> KernelRecord | None:
@@ -133,36 +141,6 @@ def _first_failed(
             mark_failed(tuning, part.config, error)
             return {part.config}
     return set()
-
-
-def _parts(
-    tuning: TuningTask, problems: Sequence[Gemm], losses: Sequence[Mapping[Config, Loss]], configs: Collection[Config]
-) -> list[SetPart]:
-    """The parts that ``configs`` make of the range, cut by what they lose at ``problems``; none where none serves."""
-    whole, device = tuning.gemm.m, tuning.device
-    assert isinstance(whole, Range)
-
-    def times_at(middle: int) -> dict[Config, float]:
-        gemm = tuning.gemm.with_(m=Range(whole.low, middle))
-        offer = _offer(tuning, gemm)
-        return {} if offer is None else _times(tuning, gemm, offer)
-
-    refused: set[tuple[int, int, Config]] = set()
-    while True:
-        try:
-            segments = valid_segments(problems, losses, configs, device, tolerance=TOLERANCE, refused=refused)
-        except InvalidRequest:
-            return []
-        ranges = borders(whole, [gemm.m_max for gemm in problems], segments, times_at)
-        parts = [SetPart(tuning.gemm.with_(m=m), segment.config) for m, segment in zip(ranges, segments, strict=True)]
-        wrong = [
-            (segment.first, segment.last, segment.config)
-            for part, segment in zip(parts, segments, strict=True)
-            if failed_here(tuning, part.gemm, part.config) or not is_valid(part.gemm, part.config, device)
-        ]
-        if not wrong:
-            return parts
-        refused.update(wrong)
 
 
 def _offer(tuning: TuningTask, gemm: Gemm) -> Offer | None:

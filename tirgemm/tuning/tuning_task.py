@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from tirgemm.config import Config
 from tirgemm.detect import check_fits
@@ -153,6 +154,14 @@ class TuningTask:
 
     def recorded(self) -> list[Candidate]:
         return self.store.candidates(self.gemm, self.device.key, self.regime)
+
+    def measured(self) -> dict[Config, float]:
+        """Microseconds by the search of what was measured and its families still write, the fastest first: a record may
+        be older than a knob."""
+        spaces = {family.name: family.space(self.gemm, self.device) for family in self.families}
+        recorded = [c for c in self.recorded() if c.status is Status.MEASURED and c.config.family in spaces]
+        times = {c.config: c.search_us for c in recorded if spaces[c.config.family].has(c.config)}
+        return dict(sorted(((c, us) for c, us in times.items() if us is not None), key=itemgetter(1)))
 
     def is_ours(self, config: Config) -> bool:
         """Whether it is of a family that is searched: what others have recorded is not this search's budget."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.bench.suite_run.fake_bench import TUNED, FakeMeasurer, FakeTuning, Fa
 from tests.helpers.artifact_samples import CONFIG
 from tirgemm import Config
 from tirgemm.bench.suite_file import Suite
+from tirgemm.config import Knob, Space
 from tirgemm.service.commands.bench import _line
 
 
@@ -66,6 +69,20 @@ def test_the_tuned_row_is_the_fastest_now_of_the_recorded_best(tmp_path: Path, s
     one_only = recorded(FakeWorkbench(FakeMeasurer(times=times)), ROWS[3], TUNED, ROWS[2])
     again = measured(tmp_path / "again.sustained.json", one, one_only, recorded=True, finalists=1)
     assert again.rows[1]["config_hash"] == TUNED.digest, "the second is not run"
+
+
+@pytest.mark.usefixtures("sample_family")
+def test_the_fastest_recorded_configs_run_whatever_the_order_of_their_families(
+    tmp_path: Path, suite: Suite, tuning: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Space("first", (Knob("rows", (1, 2, 4, 8)),))
+    first = SimpleNamespace(name="first", space=lambda *_: space, rules=())
+    monkeypatch.setattr(tuning, "families", (first, *tuning.families))
+    slower = [Config("first", (("rows", rows),)) for rows in (1, 2)]
+    bench = recorded(FakeWorkbench(), TUNED, ROWS[2], *slower)
+    one = Suite("tiny", "the first", suite.gemms[:1])
+    measured(tmp_path / "tiny.sustained.json", one, bench, recorded=True)
+    assert bench.measurer.calls[0] == ("sustained", (TUNED.digest, ROWS[2].digest), ())
 
 
 @pytest.mark.usefixtures("sample_family")

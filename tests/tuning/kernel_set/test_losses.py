@@ -15,6 +15,7 @@ from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.gemm import Range
 from tirgemm.hardware import named_device
 from tirgemm.tuning import default_set as default_set_module
+from tirgemm.tuning import set_members as set_members_module
 from tirgemm.tuning.default_set import MOST_DEFAULTS, default_parts
 from tirgemm.tuning.kernel_set import losses as losses_module
 from tirgemm.tuning.kernel_set import segments as segments_module
@@ -136,5 +137,5 @@ def test_a_searched_set_may_have_more_kernels_than_one_of_defaults(monkeypatch: 
     defaults = {gemm: (family_named("wgmma"), config) for gemm, config in zip(problems, made, strict=True)}
     monkeypatch.setattr(default_set_module, "size_defaults", lambda *_: defaults)
     monkeypatch.setattr(default_set_module, "losses_everywhere", lambda *_: losses)
-    monkeypatch.setattr(default_set_module, "is_valid", lambda *_: True)
+    monkeypatch.setattr(set_members_module, "is_valid", lambda *_: True)
     assert len(default_parts(problems[-1], HOPPER, "sustained")) == MOST_DEFAULTS == 44

@@ -9,7 +9,7 @@ from tests.present_timings import timing_of
 from tests.tuning.tune.small_search import GEMM, REGIME, candidates, default, races, samples_of, tuning
 from tirgemm import Config
 from tirgemm.artifact import Trust, read
-from tirgemm.tuning.records import CandidateKey, SampleSet, Status
+from tirgemm.tuning.records import Candidate, CandidateKey, SampleSet, Status
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
@@ -27,6 +27,22 @@ def test_the_fastest_is_served_with_its_evidence_and_one_hash() -> None:
     assert record.certificate.kernel_sha256 == record.kernel_sha256
     assert manifest.certificate == record.certificate.to_json()
     assert bench.store.kernel(GEMM, bench.device.key, REGIME) == record
+
+
+def test_records_of_an_older_knob_set_take_no_place_among_the_finalists() -> None:
+    bench = FakeBench()
+    today = default(bench)
+    for number in range(7):
+        gone = Config(today.family, (*today.knobs[:-1], ("gone", number)))
+        samples = SampleSet((5.0 + number,) * 5)
+        bench.store.add_candidate(
+            Candidate(GEMM, bench.device.key, REGIME, gone, Status.MEASURED, sample_sets=(samples,))
+        )
+    record = tuning(bench, trials=20).run()
+    tried = {c.config for c in candidates(bench) if c.config.knobs[-1][0] != "gone"}
+    (race,) = races(bench, "selection")
+    assert set(race.configs) == {today, *sorted(tried - {today}, key=hashed_us)[:6]}
+    assert record.config == min(tried, key=hashed_us)
 
 
 def test_both_regimes_the_default_and_the_baseline_stand_in_the_timings() -> None:

@@ -58,8 +58,7 @@ class StopSignal:
         self.cancel = cancel
         self.stop = stop
         self.finishing = False
-        self._grace_s = grace_s
-        self._seen: float | None = None
+        self._stopped = Delayed(stop, grace_s)
 
     @property
     def requested(self) -> bool:
@@ -72,12 +71,7 @@ class StopSignal:
         return self.stop.is_set() and not self.cancel.is_set()
 
     def is_set(self) -> bool:
-        if self.cancel.is_set():
-            return True
-        if self.finishing or not self.stop.is_set():
-            return False
-        self._seen = time.monotonic() if self._seen is None else self._seen
-        return time.monotonic() - self._seen >= self._grace_s
+        return self.cancel.is_set() or (not self.finishing and self._stopped.is_set())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it is set within ``timeout`` seconds, asked every 20 ms."""

@@ -220,6 +220,15 @@ def adapted(config: Config, space: Space) -> Config:
     return Config(space.family, tuple((k.name, _choice(k.choices, given.get(k.name))) for k in space.knobs))
 
 
+def fitted(configs: Iterable[Config], families: Iterable[Family], gemm: Gemm, device: Device) -> list[Config]:
+    """``configs``, in their order, as each one's family would write it today; those of ``families`` that its rules
+    accept."""
+    spaces = {family.name: (family, family.space(gemm, device)) for family in families}
+    ours = [(config, *spaces[config.family]) for config in configs if config.family in spaces]
+    points = [(family, adapted(config, space)) for config, family, space in ours]
+    return [point for family, point in points if rejected(family, gemm, point, device) is None]
+
+
 def _choice(choices: tuple[Value, ...], wanted: Value | None) -> Value:
     if wanted in choices and wanted is not None:
         return wanted

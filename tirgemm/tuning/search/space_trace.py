@@ -51,6 +51,7 @@ def config_at(space: Space, point: Point) -> Config:
     return space.config({k.name: i for k, i in zip(space.knobs, point.indices, strict=True)})
 
 
+@lru_cache(maxsize=64)
 def space_digest(space: Space) -> str:
     """16 hexadecimal digits over the knobs and their choices: an index means the same where this is the same."""
     text = json.dumps([space.family, [[k.name, list(k.choices)] for k in space.knobs]], separators=(",", ":"))
@@ -68,14 +69,15 @@ def search_module(gemm: Gemm) -> IRModule:
     return IRModule({"main": function})
 
 
-def sample_knobs(schedule: Schedule, space: Space) -> None:
-    """Sample every knob's choice, uniformly, into annotations of the root block."""
+def sample_knobs(schedule: Schedule, space: Space, point: Point | None = None) -> None:
+    """Sample every knob's choice, uniformly, or as ``point`` has it, into annotations of the root block."""
     block = schedule.get_sblock(ROOT)
     schedule.annotate(block, FAMILY, space.family)
     schedule.annotate(block, SPACE, space_digest(space))
-    for knob in space.knobs:
+    decisions = [None] * len(space.knobs) if point is None else point.indices
+    for knob, chosen in zip(space.knobs, decisions, strict=True):
         count = len(knob.choices)
-        index = schedule.sample_categorical(list(range(count)), [1.0 / count] * count)
+        index = schedule.sample_categorical(list(range(count)), [1.0 / count] * count, decision=chosen)
         schedule.annotate(block, _KNOB + knob.name, index)
 
 
@@ -109,13 +111,7 @@ def point_schedule(gemm: Gemm, space: Space, point: Point) -> Schedule:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(search_module(gemm), seed=1)
-    block = schedule.get_sblock(ROOT)
-    schedule.annotate(block, FAMILY, space.family)
-    schedule.annotate(block, SPACE, _digest_cached(space))
-    for knob, chosen in zip(space.knobs, point.indices, strict=True):
-        count = len(knob.choices)
-        index = schedule.sample_categorical(list(range(count)), [1.0 / count] * count, decision=chosen)
-        schedule.annotate(block, _KNOB + knob.name, index)
+    sample_knobs(schedule, space, point)
     return schedule
 
 
@@ -137,8 +133,3 @@ def _first_trace(space: Space) -> Trace:
     """The trace of the space's first point."""
     first = Point(space.family, (0,) * len(space.knobs))
     return point_schedule(_ANY_GEMM, space, first).trace.simplified(True)
-
-
-@lru_cache(maxsize=64)
-def _digest_cached(space: Space) -> str:
-    return space_digest(space)

@@ -6,14 +6,15 @@ Everything that touches data is a ``Backend``'s: NumPy on the CPU, plain CUDA ke
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of, describe
+from tirgemm.reference.numbers import Floats
 from tirgemm.tuning.verify.chain import ChainBackend, chain_report
 from tirgemm.tuning.verify.invariance import RowBackend, invariance_report
 from tirgemm.tuning.verify.plan import (
@@ -27,9 +28,8 @@ from tirgemm.tuning.verify.plan import (
     compares_in_full,
     sizes,
 )
-from tirgemm.tuning.verify.result import WORST, ComparedElements, Verification
+from tirgemm.tuning.verify.result import WORST, ComparedElements, Verification, compared
 
-Floats = npt.NDArray[np.float64]
 # A quantile: the chance that a right kernel's row exceeds it is below 1e-13 (Hoeffding).
 _DEVIATIONS = 8.0
 
@@ -171,7 +171,8 @@ def freivalds(backend: Backend, case: Any) -> ComparedElements:
             want += beta * backend.dots(case, "c", x)
         if gemm.bias:
             want += np.concatenate([backend.dots(case, "bias", row[None]) for row in x])
-        result += _rows(backend.dots(case, "d", x), want, tolerance)
+        rows, worst = compared(backend.dots(case, "d", x), want, tolerance)
+        result += replace(rows, at=(*divmod(worst, problem.m), -1))
     return result
 
 
@@ -190,22 +191,3 @@ def _row_tolerance(backend: Backend, case: Any) -> Floats:
     squares += (bound.per_y * backend.norms(case, "d")) ** 2 + gemm.n * bound.floor**2
     tolerance: Floats = _DEVIATIONS * 2 * np.sqrt(squares)
     return tolerance
-
-
-def _rows(got: Floats, want: Floats, tolerance: Floats) -> ComparedElements:
-    error = np.abs(got - want)
-    wrong = ~(error <= tolerance)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(wrong, WORST, np.where(tolerance > 0, error / tolerance, 0.0))
-        ratios = np.where(wrong & (tolerance > 0) & np.isfinite(error), error / tolerance, ratios)
-    batch, row = (int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
-    place = (batch, row)
-    return ComparedElements(
-        got.size,
-        int(wrong.sum()),
-        float(ratios[place]),
-        (batch, row, -1),
-        float(got[place]),
-        float(want[place]),
-        float(tolerance[place]),
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from tirgemm.reference.numbers import BITS, POISON, Bits, Floats, decode, encode
 from tirgemm.reference.result import result_and_bound
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.verify.plan import GemmTest, OperandPlacement, exact_plan, layout_of, tensor_shape
-from tirgemm.tuning.verify.result import ComparedElements, ratio
+from tirgemm.tuning.verify.result import ComparedElements, compared
 
 GUARD_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 30
@@ -193,7 +192,7 @@ class HostBackend:
                 norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
                 product = np.einsum("sk,sk->s", left, right)
                 y, bound = self._epilogue(case, product, norms, *self._addends(case, matrix, rows, cols))
-                comparison, worst = _found(decode(d.product[matrix][rows, cols], d.layout.dtype), y, bound)
+                comparison, worst = compared(decode(d.product[matrix][rows, cols], d.layout.dtype), y, bound)
                 result += replace(comparison, at=(matrix, int(rows[worst]), int(cols[worst])))
                 self._alive()
         return result
@@ -276,7 +275,7 @@ class HostBackend:
             part = slice(top, min(top + step, y.shape[0]))
             bits = d.inside[matrix, rows.start + part.start : rows.start + part.stop, cols]
             got = decode(np.ascontiguousarray(bits), d.layout.dtype)
-            comparison, worst = _found(got, y[part], None if bound is None else bound[part])
+            comparison, worst = compared(got, y[part], None if bound is None else bound[part])
             row, col = divmod(worst, width)
             result += replace(comparison, at=(matrix, rows.start + top + row, cols.start + col))
         return result
@@ -296,22 +295,3 @@ def _values(problem: GemmTest, name: str, shape: tuple[int, ...], rng: np.random
         place = np.arange(sparse)
         values[:, :, :sparse] *= chosen[:, :, place // plan.period] == place % plan.period
     return values
-
-
-def _found(got: Floats, want: Floats, bound: npt.NDArray[Any] | None) -> tuple[ComparedElements, int]:
-    """The comparison of one block, and the flat index of its worst element."""
-    if bound is None and np.array_equal(got, want):
-        return ComparedElements(got.size), 0
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.abs(got - want)
-        limits = np.zeros(got.shape) if bound is None else bound
-        share = error / limits  # NaN where 0 / 0: right; infinite or NaN where the error is: wrong
-        share[(error == 0) & (limits == 0)] = 0.0
-        share[~np.isfinite(error)] = np.inf
-        wrong = int((~(error <= limits)).sum())
-    at = int(np.argmax(share))
-    worst = ratio(float(error.flat[at]), float(limits.flat[at]))
-    comparison = ComparedElements(
-        got.size, wrong, worst, got=float(got.flat[at]), want=float(want.flat[at]), bound=float(limits.flat[at])
-    )
-    return comparison, at

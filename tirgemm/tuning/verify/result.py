@@ -1,4 +1,4 @@
-"""Verification results, as frozen values."""
+"""Verification results, as frozen values, and the comparison of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tirgemm.gemm import Gemm
+from tirgemm.reference.numbers import Floats
 
 # An error over a bound of zero, or a NaN: JSON has no infinity.
 WORST = 1e30
@@ -73,6 +77,25 @@ def ratio(error: float, bound: float) -> float:
     if math.isnan(error) or math.isinf(error) or (bound <= 0 < error):
         return WORST
     return min(WORST, error / bound) if bound > 0 else 0.0
+
+
+def compared(got: Floats, want: Floats, bound: npt.NDArray[Any] | None) -> tuple[ComparedElements, int]:
+    """The comparison of one block, and the flat index of its worst element."""
+    if bound is None and np.array_equal(got, want):
+        return ComparedElements(got.size), 0
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.abs(got - want)
+        limits = np.zeros(got.shape) if bound is None else bound
+        share = error / limits  # NaN where 0 / 0: right; infinite or NaN where the error is: wrong
+        share[(error == 0) & (limits == 0)] = 0.0
+        share[~np.isfinite(error)] = np.inf
+        wrong = int((~(error <= limits)).sum())
+    at = int(np.argmax(share))
+    worst = ratio(float(error.flat[at]), float(limits.flat[at]))
+    comparison = ComparedElements(
+        got.size, wrong, worst, got=float(got.flat[at]), want=float(want.flat[at]), bound=float(limits.flat[at])
+    )
+    return comparison, at
 
 
 def same_bits_report(
