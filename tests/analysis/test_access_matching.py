@@ -51,6 +51,24 @@ def test_every_instruction_is_one_accesss(name: str) -> None:
     assert told == there
 
 
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("mma", "256x256x256:f16:nt:bias"), ("mma", "4096x4096x40:f16:tt"), ("wmma", "512x512x512:f16:nt:bias")],
+)
+def test_instructions_that_may_be_of_several_accesses_are_told_once(family: str, text: str) -> None:
+    """Each side of a copy has all of them."""
+    gemm = Gemm.parse(text)
+    analysis, cubin = built(family, gemm, FAMILIES[family].default(gemm, _H200, "sustained"))
+    (function,) = disassemble(cubin)
+    there = Counter(i.name for i in function.memory if kind_of(i) is not None)
+    for shared in (False, True):
+        told: Counter[str] = Counter()
+        for access in (a for a in analysis.accesses if (a.space == "shared") == shared and a.op != "matrix"):
+            told.update({code.name: code.count for code in access.code})
+        assert told
+        assert {name: there[name] for name in told} == told
+
+
 @pytest.mark.parametrize(("layout", "k", "stages"), [("nt", 128, 3), ("tn", 130, 4), ("nt", 192, 4)])
 def test_a_main_loop_that_no_longer_copies_is_not_taken_for_the_prologue_s(layout: str, k: int, stages: int) -> None:
     """So few steps of k that all tiles are copied beforehand: the loop loads fragments alone, as a loop before it

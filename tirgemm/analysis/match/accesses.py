@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import sub
 
 from tirgemm.analysis.ir.sites import TO_SEVERAL, Loop, Site, Unknown, While
 from tirgemm.analysis.ir.unrolled_copies import Access
@@ -94,6 +96,7 @@ class _Match:
         for bucket in buckets.values():
             if bucket.accesses and bucket.instructions:
                 self.settle(bucket)
+                self.deal(bucket)
         relocated = self.moved(buckets, spare)
         left: Counter[tuple[str, str]] = Counter()
         for (_, space, op, tensor), bucket in ((k, b) for k, b in spare.items() if k not in relocated):
@@ -168,6 +171,26 @@ class _Match:
         if self.place(bucket, sides) or self.merge(bucket, compiled) or self.narrow(bucket, compiled, written):
             return
         self.differing(bucket, compiled, written)
+
+    def deal(self, bucket: _Bucket) -> None:
+        """Of instructions that may be of several accesses give each as many as it has of what was written: none is told
+        twice. Both sides of a copy have all of them, and so have both operands of a wgmma."""
+        if bucket.accesses[0].access.first.op in ("matrix", "bulk"):
+            return
+        there = Counter((i.name, len(i.loops)) for i in bucket.instructions)
+        for space in sorted({one.access.first.space for one in bucket.accesses}):
+            side = [one for one in bucket.accesses if one.access.first.space == space]
+            for key, count in there.items():
+                of = [one for one in side if any((c.name, c.depth) == key for c in self.forms[one.access].code)]
+                weights = [len(one.access.sites) * one.times for one in of]
+                told = sum(c.count for one in of for c in self.forms[one.access].code if (c.name, c.depth) == key)
+                if told <= count:
+                    continue
+                ends = [count * before // sum(weights) for before in accumulate(weights)]
+                for one, own in zip(of, map(sub, ends, [0, *ends[:-1]]), strict=True):
+                    form = self.forms[one.access]
+                    code = (replace(c, count=own) if (c.name, c.depth) == key else c for c in form.code)
+                    self.forms[one.access] = replace(form, code=tuple(c for c in code if c.count))
 
     def place(self, bucket: _Bucket, sides: list[WrittenAccess]) -> bool:
         """Tell what each instruction of shared memory is by its constant."""
