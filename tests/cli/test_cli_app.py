@@ -151,7 +151,8 @@ def test_completion_is_installed_for_the_shell_that_asks(shell: dict[str, str]) 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_an_error_that_nobody_can_read_is_told_by_the_exit_code(options: list[str]) -> None:
-    command = [sys.executable, "-m", "tirgemm", "explain", "foo", *options]
+    # Buffered, as a shell's commands are.
+    command = ["env", "--unset=PYTHONUNBUFFERED", sys.executable, "-m", "tirgemm", "explain", "foo", *options]
     reading, writing = os.pipe()
     os.close(reading)
     closed = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console, ConsoleDimensions
@@ -152,6 +152,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return FAILED
     except OSError as error:
+        _told(sys.stdout, lambda: print(end="", flush=True))
         where = f"{error.filename}: " if error.filename else ""
         status = BAD_INPUT if isinstance(error, _NOT_THERE) else FAILED
         return _failed("os_error", f"{where}{error.strerror or error}", status)
@@ -221,17 +222,22 @@ def _refused_number(error: typer.TyperException) -> str:
 def _failed(code: str, message: str, status: int) -> int:
     if MODE.debug:
         traceback.print_exc()
+    told = False
     if MODE.json:
         document = {"error": {"code": code, "message": message, "exit_code": status}}
-        try:
-            sys.stdout.write(json.dumps(document, indent=2) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:  # nobody reads it: the exit code says it
-            sys.stderr.close()
-            return status
-        except OSError:  # as where the disk is full
-            MODE.json = False
-    if not MODE.json:
-        with suppress(OSError):
-            err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
+        told = _told(sys.stdout, lambda: print(json.dumps(document, indent=2), flush=True))
+    if not told:
+        _told(sys.stderr, lambda: err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True))
     return status
+
+
+def _told(stream: TextIO, write: Callable[[], None]) -> bool:
+    """Whether ``write`` reached ``stream``, or one whose reader has gone. What a stream whose end is gone or full still
+    holds goes nowhere, or the interpreter would try to write it again and end with an exit code of its own."""
+    try:
+        write()
+    except OSError as error:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return isinstance(error, BrokenPipeError)
+    return True
