@@ -180,12 +180,19 @@ def test_what_is_proposed_after_the_time_is_over_is_not_built(
 def test_a_sweep_measures_other_problems_while_one_search_proposes(
     bench: FakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results, meanwhile = Results(), []
+    results, meanwhile, before = Results(), [], [0]
+    propose = SearchLoop.propose
+
+    def begun(loop: SearchLoop) -> None:
+        if loop.tuning.gemm == GEMM and loop.asking is None:
+            before.append(results.of(OTHER))  # here: the thread that proposes may begin late
+        propose(loop)
 
     def second(search: Search) -> None:
-        results.wait(OTHER, results.of(OTHER) + 1)
+        results.wait(OTHER, before[-1] + 1)
         meanwhile.append(search.tried)
 
+    monkeypatch.setattr(SearchLoop, "propose", begun)
     known = asked(monkeypatch, second)
     bench.pool.processes = 1
     tunings = [tuning(bench, gemm, on_event=results.hear(gemm)) for gemm in (GEMM, OTHER)]
