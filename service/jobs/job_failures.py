@@ -1,4 +1,4 @@
-"""What a worker remembers of jobs that failed and go on."""
+"""``JobFailures``: a worker's counts of failed attempts by job, which bound how often it tries a job again."""
 
 from __future__ import annotations
 

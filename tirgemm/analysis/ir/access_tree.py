@@ -1,11 +1,10 @@
-"""Extraction of a kernel's memory accesses from its lowered TIR: ``access_tree`` turns a TVM ``PrimFunc`` into a tree
-of loops, conditions and accesses.
+"""TIR visitor that collects a kernel's memory accesses: ``access_tree`` walks a lowered TVM ``PrimFunc`` and returns
+its loads, stores, TMA copies and MMA operands, nested in their loops and conditions.
 
-An access (``Site``) is a load or store of global or shared memory, a TMA copy, or the operand of an MMA, with its
-address as an expression of thread and loop variables, its width in bytes, and the conditions under which it runs. The
-function is the one that code generation takes: buffers are flat, vector accesses are Ramps, and every instruction is a
-call. No access is left out: an address or a condition that cannot be analysed is an expression with an unknown symbol,
-and a call that is not modelled is an ``Unknown`` with its name and the reason.
+An access (``Site``) has its address as an expression of thread and loop variables, its width in bytes, and the
+conditions under which it runs. The function is the one that code generation takes: buffers are flat, vector accesses
+are Ramps, and every instruction is a call. No access is left out: an address or a condition that cannot be analysed is
+an expression with an unknown symbol, and a call that is not modelled is an ``Unknown`` with its name and the reason.
 """
 
 # Methods are named for the classes of TVM that they visit.

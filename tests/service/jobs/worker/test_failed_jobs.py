@@ -60,15 +60,20 @@ def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
         until(lambda: job_of(queue, job_id).status == "done")
 
 
-def test_a_job_that_the_database_refuses_for_ever_fails(
-    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def submit_refused(queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, most: int) -> str:
+    """Submit a job that the database refuses, which is tried again ``most`` times, at once."""
     monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("tirgemm.service.jobs.job_runner.MAX_STORE_FAILURES", 2)
+    monkeypatch.setattr("tirgemm.service.jobs.job_runner.MAX_STORE_FAILURES", most)
     engine.fallback_gate.set()
     engine.gate.set()
     engine.fail_with = StoreError("the blob is damaged")
-    job_id = submit(queue)
+    return submit(queue)
+
+
+def test_a_job_that_the_database_refuses_for_ever_fails(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submit_refused(queue, engine, monkeypatch, most=2)
     with Running(queue, engine):
         until(lambda: job_of(queue, job_id).status == "failed")
     assert engine.calls.count(("tune", ODD)) == 3
@@ -78,12 +83,7 @@ def test_a_job_that_the_database_refuses_for_ever_fails(
 def test_a_job_that_is_put_back_counts_the_database_s_failures_from_none(
     queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tirgemm.service.jobs.job_runner.STORE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("tirgemm.service.jobs.job_runner.MAX_STORE_FAILURES", 1)
-    engine.fallback_gate.set()
-    engine.gate.set()
-    engine.fail_with = StoreError("the blob is damaged")
-    job_id = submit(queue)
+    job_id = submit_refused(queue, engine, monkeypatch, most=1)
     runner = JobRunner(queue, engine.store, engine, "one")
     for expected in ("queued", "failed"):
         assert runner.run_one()
