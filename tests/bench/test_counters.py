@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks import check, counters
-from benchmarks.counted import calls, document, ncu
+from benchmarks.counted import calls, document, ncu, profiling
 from benchmarks.counted.cases import CountedCase, cases
 from benchmarks.counted.document import CountedKernel
 from benchmarks.counted.predictions import Prediction, predicted
@@ -64,7 +64,7 @@ def kernel(name: str, *symbols: str) -> CountedKernel:
 
 def test_launches_belong_to_calls_by_order() -> None:
     one, two = kernel("one", "simt_gemm_kernel"), kernel("two", "wgmma_gemm_kernel", "wgmma_reduce_kernel")
-    counters.attribute([one, two], ncu.read(LOG), "x.csv")
+    profiling.attribute([one, two], ncu.read(LOG), "x.csv")
     assert (one.log, two.log) == ("x.csv", "x.csv")
     assert [len(k.counts) for k in (one, two)] == [1, 2]
     assert two.counts[1][OCCUPANCY] == 43.1
@@ -74,9 +74,9 @@ def test_launches_belong_to_calls_by_order() -> None:
 
 def test_launch_of_another_kernel_is_an_error_by_name() -> None:
     with pytest.raises(MeasurementFailed, match="two: the profiler saw simt_gemm_kernel where wgmma_gemm_kernel"):
-        counters.attribute([kernel("two", "wgmma_gemm_kernel")], ncu.read(LOG), "x.csv")
+        profiling.attribute([kernel("two", "wgmma_gemm_kernel")], ncu.read(LOG), "x.csv")
     with pytest.raises(MeasurementFailed, match="one: the profiler saw no more launches where simt_gemm_kernel"):
-        counters.attribute([kernel("one", "simt_gemm_kernel")], [], "x.csv")
+        profiling.attribute([kernel("one", "simt_gemm_kernel")], [], "x.csv")
 
 
 # A profiler that pretends: as ncu it runs the command, and writes its table when that has ended.
@@ -140,14 +140,14 @@ def test_limit_costs_only_the_case_it_meets(fake_ncu: Path, monkeypatch: pytest.
         return "".join(f"== end {name}\n" for name in ended) + "== stopped after 90 s", ncu.read(begin + "".join(rows))
 
     monkeypatch.setattr(ncu, "profile", profile)
-    monkeypatch.setattr(counters, "AT_ONCE", 2)
-    monkeypatch.setattr(counters, "_packed", packed_as_text)
+    monkeypatch.setattr(profiling, "AT_ONCE", 2)
+    monkeypatch.setattr(profiling, "_packed", packed_as_text)
     kernels = [kernel(name, "simt_gemm_kernel") for name in ("a", "slow", "b", "c")]
-    counters.count(kernels, H200, [], fake_ncu / "x.ncu", time.monotonic() + 1000)
+    profiling.count(kernels, H200, [], fake_ncu / "x.ncu", time.monotonic() + 1000)
     assert [k.status for k in kernels] == ["counted", "failed", "counted", "counted"]
     assert "== stopped after 90 s" in kernels[1].message
     assert [k.log for k in kernels] == ["x.ncu.0.csv", "", "x.ncu.1.csv", "x.ncu.1.csv"]
-    assert set(taken) == {counters.GROUP_SECONDS}
+    assert set(taken) == {profiling.GROUP_SECONDS}
 
 
 # A profiler that pretends: it writes a table of one launch a package, and says that the calls began and ended.
@@ -184,12 +184,12 @@ def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_kernel_is_counted_though_one_breaks_its_process(fake_ncu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "AT_ONCE", 3)
+    monkeypatch.setattr(profiling, "AT_ONCE", 3)
     names = ("a", "bad", "b", "c", "d", "e")
     kernels = [kernel(name, "simt_gemm_kernel") for name in names]
     asked = ["smsp__inst_executed_op_shared_ld.sum", OCCUPANCY]
-    monkeypatch.setattr(counters, "_packed", packed_as_text)
-    counters.count(kernels, H200, asked, fake_ncu / "counters.ncu", time.monotonic() + 60)
+    monkeypatch.setattr(profiling, "_packed", packed_as_text)
+    profiling.count(kernels, H200, asked, fake_ncu / "counters.ncu", time.monotonic() + 60)
     assert {k.case.name: k.status for k in kernels} == dict.fromkeys(names, "counted") | {"bad": "failed"}
     assert "illegal address" in kernels[1].message
     assert kernels[0].counts == ({"smsp__inst_executed_op_shared_ld.sum": 7.0, OCCUPANCY: 7.0},)
@@ -204,7 +204,7 @@ def packed_as_text(made: CountedKernel, _device: object, _signer: object, folder
 
 def test_nothing_is_begun_after_the_deadline(fake_ncu: Path) -> None:
     kernels = [kernel("a", "simt_gemm_kernel")]
-    counters.count(kernels, H200, [], fake_ncu / "x", time.monotonic() - 1)
+    profiling.count(kernels, H200, [], fake_ncu / "x", time.monotonic() - 1)
     assert kernels[0].message == "not reached in time"
 
 
@@ -217,7 +217,7 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
         CountedCase("small.wgmma", Gemm.parse("256x256x128:f16:nt"), "wgmma"),
     )
     monkeypatch.setattr(counters, "cases", lambda: wanted)
-    monkeypatch.setattr(counters, "prepared", lambda wanted, _: [counters.prepare(one) for one in wanted])
+    monkeypatch.setattr(counters, "prepared", lambda wanted, _: [profiling.prepare(one) for one in wanted])
     out = tmp_path / "run" / "counters.json"
     monkeypatch.setattr(sys, "argv", ["counters", "--device", "sm_90a", "--commit", "c" * 40, "--out", str(out)])
     assert counters.main() == 0
@@ -226,8 +226,8 @@ def test_run_writes_a_file_that_checks_and_that_can_be_judged_again(
     assert not any("right" in row for row in actual["rows"])
     assert list(check.faults(out, history=History(Path("/")))) == ["it counts 0 kernels; at least 24 are asked for"]
 
-    kernels = [counters.prepare((case, H200, None, None)) for case in wanted]
-    counters.keep(kernels, out.with_suffix(".cubins.zip"))
+    kernels = [profiling.prepare((case, H200, None, None)) for case in wanted]
+    profiling.keep(kernels, out.with_suffix(".cubins.zip"))
     for number, made in enumerate(kernels):
         assert made.binary
         head = f'"ID","Kernel Name","Grid Size","Block Size","{OCCUPANCY}"\n'
@@ -273,8 +273,8 @@ def test_calls_are_of_the_gpu_and_the_packages_that_the_profiler_s_command_names
         raise MeasurementFailed("not now")
 
     monkeypatch.setattr(ncu, "profile", profile)
-    monkeypatch.setattr(counters, "_packed", packed_as_text)
-    counters.count([kernel("a", "k")], H200.with_(uuid="GPU-7"), [], fake_ncu / "x.ncu", time.monotonic() + 60)
+    monkeypatch.setattr(profiling, "_packed", packed_as_text)
+    profiling.count([kernel("a", "k")], H200.with_(uuid="GPU-7"), [], fake_ncu / "x.ncu", time.monotonic() + 60)
     said: list[object] = []
     monkeypatch.setattr(sanitized_call, "without_torch", lambda: None)
     monkeypatch.setattr(sanitized_call, "gpu_of", said.append)
