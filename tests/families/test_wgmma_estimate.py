@@ -7,7 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.helpers.wgmma_paths import plan_of
 from tirgemm import Gemm
+from tirgemm.config import Value
+from tirgemm.families.base import rejected
 from tirgemm.families.wgmma import Wgmma, estimate
 from tirgemm.families.wgmma.estimate import CONSTANTS, Cuts
 from tirgemm.families.wgmma.planning.plan import plan
@@ -85,6 +88,51 @@ def test_a_tile_is_staged_in_the_widest_chunks_that_it_has_or_that_divide_it() -
 
 
 @pytest.mark.parametrize(
+    ("knobs", "columns"),
+    [
+        ({"tile_m": 256, "tile_n": 128, "stages": 4}, 64),
+        ({"tile_m": 256, "tile_n": 152, "stages": 3}, 64),
+        ({"tile_m": 256, "tile_n": 152, "stages": 4}, 32),
+        ({"tile_m": 256, "tile_n": 160, "stages": 4}, 32),
+        ({"tile_m": 128, "tile_n": 136, "stages": 6, "schedule": "pingpong"}, 32),
+    ],
+)
+def test_chunks_of_d_are_narrower_where_stages_leave_no_room(knobs: dict[str, Value], columns: int) -> None:
+    cut = plan_of("5000x5000x5000:f16:nt", knobs)
+    assert cut.staging.chunk == columns
+    assert rejected(FAMILY, cut.gemm, cut.config, H200) is None
+
+
+@pytest.mark.parametrize("tile_n", [168, 192])
+def test_no_chunk_of_fewer_than_32_columns_makes_room(tile_n: int) -> None:
+    cut = plan_of("5000x5000x5000:f16:nt", {"tile_m": 256, "tile_n": tile_n, "stages": 4})
+    assert "bytes of shared memory" in str(rejected(FAMILY, cut.gemm, cut.config, H200))
+
+
+@pytest.mark.parametrize(("k", "stages"), [(448, 5), (512, 6)])
+def test_defaults_have_one_more_stage_for_narrower_chunks_from_eight_steps_on(k: int, stages: int) -> None:
+    listed = FAMILY.shortlist(Gemm(8192, 10240, k, layout="nt"), H200, "sustained", 64, trained=False)
+    assert {c["stages"] for c in listed if (c["tile_m"], c["tile_n"], c["schedule"]) == (128, 136, "pingpong")} == {
+        stages
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "dropped"),
+    [
+        ("7168x9216x64:f16:nt", True),
+        ("7168x9216x256:f16:nt", True),
+        ("7168x9216x264:f16:nt", False),
+        ("4096x4096x64:f16:nt", False),
+        ("1..7168x9216x64:f16:nt", False),
+        ("2048x2048x64:f16:nt:batch=16", True),
+    ],
+)
+def test_l2_drops_d_first_where_it_is_larger_than_l2_and_k_is_short(text: str, dropped: bool) -> None:
+    assert plan_of(text, {}).drops_d is dropped
+
+
+@pytest.mark.parametrize(
     ("layout", "swap", "rows", "columns"),
     [("nt", 0, 24, 40), ("nt", 1, 40, 24), ("nn", 0, 24, 64), ("nn", 1, 64, 24), ("tt", 0, 64, 40), ("tt", 1, 40, 32)],
 )
@@ -99,7 +147,7 @@ def test_stores_take_the_chunks_that_tiles_are_staged_in(swap: int, beta: bool) 
     c = CONSTANTS["sustained"]
     clocks = estimate._store_clocks(cuts(swap=swap), Gemm(4096, 4096, 64, beta=beta), c)
     for tile_n, counted in zip(TILES_N, clocks.tolist(), strict=True):
-        staging = Staging(tile_n, 1, bool(swap), used=True, reads_c=beta, vector=8)
+        staging = Staging(tile_n, 1, bool(swap), used=True, reads_c=beta, vector=8, room=2**16)
         of_chunk = c.store_chunk_clocks + 64 * 2 * staging.chunk / c.store_chunk_bytes_per_clock
         factor = c.half_sector_store_factor if 2 * staging.shape[1] == 16 else 1.0
         assert counted == pytest.approx(2 * len(staging.chunks) * of_chunk * factor)

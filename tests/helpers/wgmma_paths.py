@@ -91,6 +91,8 @@ NAMED = (
     ("8x8712x1000:f16:tt", "tile_m=64 tile_n=8 stages=10 swap=1 epilogue=tma"),
     ("4096x4096x64:f16:nt", "tile_m=128 tile_n=128 stages=3 schedule=pingpong epilogue=tma group=8"),
     ("1000x1000x1000:f16:nt", "tile_m=64 tile_n=144 stages=7 cluster_m=4 epilogue=tma group=4"),
+    ("2600x3000x1000:f16:nt", "tile_m=256 tile_n=152 stages=4 cluster_n=2 epilogue=tma group=4"),
+    ("7000x5000x64:bf16:nt", "tile_m=128 tile_n=128 stages=3 schedule=pingpong epilogue=tma group=8"),
     (
         "1208x3000x1000:bf16:tn:bias",
         "tile_m=128 tile_n=128 stages=6 schedule=pingpong cluster_m=2 cluster_n=4 epilogue=tma group=4",

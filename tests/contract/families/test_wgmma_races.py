@@ -74,6 +74,9 @@ _CASES: dict[str, dict[str, Value]] = {
     "150x100x520:bf16:nt:batch=2": {"tile_n": 40, "cluster_n": 2, "tile_m": 128},
     "1..150x104x456:f16:tn:lda=152": {"tile_n": 56, "swap": 1, "epilogue": "staged"},
     "200x104x200:f16:nn": {"tile_n": 8},
+    # Chunks of 32 columns, where the stages leave no room for 64; the last one begins inside the one before.
+    "300x152x328:f16:nt": {"tile_m": 256, "tile_n": 152, "stages": 4},
+    "152x300x328:bf16:tt:bias": {"tile_m": 256, "tile_n": 144, "stages": 4, "swap": 1},
     # In ping-pong a tile of one step: a consumer may have passed its turn before some of its warps begin.
     "64x320x64:bf16:nt": {"tile_n": 40, "schedule": "pingpong"},
     "500x72x328:bf16:nn": {"cluster_m": 4, "tile_m": 128, "tile_n": 48, "epilogue": "direct"},

@@ -16,15 +16,19 @@ from tirgemm.families.base import LoadWaits
 from tirgemm.families.common.alignment import LINE_BYTES
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.wgmma.planning.alignment import SECTOR_BYTES, loaded_alignment, loaded_by_tma, stored_by_tma
+from tirgemm.families.wgmma.planning.memory import block_bytes
 from tirgemm.families.wgmma.planning.plan import Plan
-from tirgemm.families.wgmma.planning.staging import chunk_columns
+from tirgemm.families.wgmma.planning.staging import staged_columns
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, SLAB_BYTES, slab_extent, slab_width
+from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 from tirgemm.hardware import CLUSTERS_OF_H200
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
 # Where a device does not say what it has: an H200's.
 _CLOCK_MHZ, _MEMORY_GBPS = 1980.0, 4917.0
+# Consumers by the rows of a tile; none where there is no such tile.
+_CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) + 1)])
 # Blocks of a cluster -> clusters of so many that are resident at once on as many SMs as there are of one block.
 RESIDENT_CLUSTERS = np.array([CLUSTERS_OF_H200[0], *CLUSTERS_OF_H200])
 
@@ -240,6 +244,11 @@ def held_columns(tile_n: Any, swap: Any, gemm: Gemm) -> Any:
     return np.where(_right_across(swap, gemm), slab_extent(tile_n), tile_n)
 
 
+def consumers_of(tile_m: Any, pingpong: Any) -> Any:
+    """Consumer warpgroups of a block, of one tile or of an array: none where there is no such tile."""
+    return np.where(pingpong, 2, _CONSUMERS[tile_m])
+
+
 def _right_across(swap: Any, gemm: Gemm) -> Any:
     """Whether k is not contiguous in the right operand."""
     return np.where(swap, gemm.trans_a, not gemm.trans_b)
@@ -276,7 +285,9 @@ def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
     left out."""
     if not stored_by_tma(gemm):
         return 0.0
-    chunk = chunk_columns(cuts.tile_n, gemm.beta)
+    stages = 2 * cuts.stages * cuts.tile_k * (cuts.tile_m + held_columns(cuts.tile_n, cuts.swap, gemm))
+    room = block_bytes(cuts.resident) - stages
+    chunk = staged_columns(cuts.tile_n, gemm.beta, consumers_of(cuts.tile_m, cuts.pingpong), room)
     clocks = c.store_chunk_clocks + 128 * chunk / c.store_chunk_bytes_per_clock
     clocks = clocks * np.where((chunk == 8) & ~np.asarray(cuts.swap, bool), c.half_sector_store_factor, 1.0)
     by_chunks = np.asarray(cuts.stored, bool) & (np.asarray(cuts.split) == 1)

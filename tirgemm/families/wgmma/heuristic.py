@@ -75,6 +75,8 @@ _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 
 # The same where a block adds the parts of k in turn, which takes as many registers again.
 _WIDEST_IN_TURN = {64: 192, 128: 192, 192: 112, 256: 96}
 _MOST_STAGES = 10
+# From so many steps of k on one more stage is worth narrower chunks of D.
+_STEPS_OF_NARROWED = 8
 # What barriers take of shared memory at most.
 _BARRIER_BYTES = 8 * 2 * (_MOST_STAGES + 1)
 # Shared memory beside which an SM has 60 KiB of L1; with more it has 28. What threads copy in pieces goes through it
@@ -261,11 +263,13 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     shared = np.where(table["load"] == COPY, min(_SHARED_BESIDE_L1, limits.shared_per_sm), limits.shared_per_sm)
     limit = np.minimum(shared // table["resident"] - limits.shared_reserved_per_block, limits.shared_per_block)
     stage_bytes = 2 * tile_k * (tile_m + held_columns(tile_n, swap, gemm))
-    fit = (limit - _BARRIER_BYTES - staging_bytes(table, gemm)) // stage_bytes
+    whole = -(-gemm.k // tile_k)
+    narrowed = (whole >= _STEPS_OF_NARROWED) & (table["load"] != COPY)
+    staged = staging_bytes(table, gemm, narrowed=narrowed)
+    fit = (limit - _BARRIER_BYTES - staged) // stage_bytes
     tiles = -(-rows // tile_m) * -(-columns // tile_n) * gemm.batch
     parts = side_by_side(table)
     waves = np.where(parts > 1, 1, -(-tiles // (device.units * table["resident"])))
-    whole = -(-gemm.k // tile_k)
     steps = -(-whole // parts) * waves
     stages: npt.NDArray[np.int64] = np.minimum(np.minimum(fit, _MOST_STAGES), np.maximum(2, steps))
     return stages

@@ -10,6 +10,7 @@ from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
 from tirgemm.families.summation import invariant_rule
 from tirgemm.families.wgmma.planning.alignment import loaded_by_tma, misaligned_to_lines, stored_by_tma
+from tirgemm.families.wgmma.planning.memory import RESERVED_BYTES
 from tirgemm.families.wgmma.planning.names import (
     CLUSTER,
     COPY,
@@ -41,8 +42,6 @@ _INSTRUCTION_REGISTERS = 26
 # Registers of a producer's thread that copies by cp.async, or by elements, lest it spills; found by compiling.
 _COPY_REGISTERS, _ELEMENT_REGISTERS = 40, 64
 _MAX_WORKSPACE_BYTES = 2**30
-# Shared memory that the driver keeps of each block.
-_RESERVED_BYTES = 1024
 
 
 def empty_parts(steps: Any, split: Any) -> Any:
@@ -161,7 +160,7 @@ def _stages(gemm: Gemm, config: Config, device: Device) -> str | None:
 def _shared(gemm: Gemm, config: Config, device: Device) -> str | None:
     cut, limit = plan(gemm, config, device.units), device.limits.shared_per_block
     if cut.resident > 1:
-        limit = device.limits.shared_per_sm // cut.resident - _RESERVED_BYTES
+        limit = device.limits.shared_per_sm // cut.resident - RESERVED_BYTES
     if cut.memory.nbytes <= limit:
         return None
     return f"stages={cut.stages} need {cut.memory.nbytes} bytes of shared memory; a block of {device.arch} has {limit}"

@@ -14,6 +14,7 @@ from tirgemm.families.wgmma.estimate import (
     CONSTANTS,
     Cuts,
     cluster_slots,
+    consumers_of,
     estimate_us,
     loaded_columns,
     loaded_rows,
@@ -23,11 +24,10 @@ from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
 from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.staging import staged_bytes
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, MMA_K
-from tirgemm.families.wgmma.planning.warpgroups import CONSUMERS, MMA_M, WARPGROUP
+from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
-_CONSUMERS = np.array([CONSUMERS.get(rows, 0) for rows in range(max(CONSUMERS) + 1)])
 
 
 def cuts_of(configs: ConfigColumns) -> Cuts:
@@ -57,16 +57,13 @@ def side_by_side(configs: ConfigColumns) -> npt.NDArray[np.int64]:
     return parts
 
 
-def staging_bytes(configs: ConfigColumns, gemm: Gemm) -> Any:
-    """Bytes of shared memory through which D leaves, at most."""
+def staging_bytes(configs: ConfigColumns, gemm: Gemm, *, narrowed: Any) -> Any:
+    """Bytes of shared memory through which D leaves; ``narrowed`` as in ``staged_bytes``."""
     if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
         return 0
     partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
-    return np.where(partials, 0, staged_bytes(_consumers(configs), configs["tile_n"], gemm.beta))
-
-
-def _consumers(configs: ConfigColumns) -> Any:
-    return np.where(configs["schedule"] == PINGPONG, 2, _CONSUMERS[configs["tile_m"]])
+    consumers = consumers_of(configs["tile_m"], configs["schedule"] == PINGPONG)
+    return np.where(partials, 0, staged_bytes(consumers, configs["tile_n"], gemm.beta, narrowed=narrowed))
 
 
 def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:
@@ -85,7 +82,7 @@ def tile_work(gemm: Gemm, configs: ConfigColumns, device: Device) -> TileWork:
     slices = gemm.batch * np.where(cuts.kernel, split, 1)
     work = high * wide * slices
     slots = cluster_slots(cuts, cluster, device)
-    consumers = _consumers(configs)
+    consumers = consumers_of(configs["tile_m"], cuts.pingpong)
 
     # A wave's clusters: groups of so many along the raster's order, crossed along the other dimension.
     by_rows = configs["order"] != "n"

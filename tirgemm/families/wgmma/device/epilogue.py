@@ -15,7 +15,8 @@ from tvm.script import tirx as T
 
 from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION, cuda_activation
 from tirgemm.families.wgmma.device.arguments import WORDS
-from tirgemm.families.wgmma.planning.names import TMA
+from tirgemm.families.wgmma.device.producer import HINT, POLICIES
+from tirgemm.families.wgmma.planning.names import EVICT_FIRST, TMA
 from tirgemm.families.wgmma.planning.tile import permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
@@ -202,8 +203,9 @@ def store_box(e, row, column):
     batched = e.gemm.batch > 1
     m, n = e.place(e.row0 + row, e.column0 + column)
     place = (n, m, e.tiles.matrix) if batched else (n, m)
-    store = T.ptx[_STORE.format(rank=3 if batched else 2)]
-    T.evaluate(store(T.address_of(e.args.maps["d"]), *place, e.staging.ptr_to([e.consumer, e.buffer, 0])))
+    hint = (T.uint64(POLICIES[EVICT_FIRST]),) if e.plan.drops_d else ()
+    store = T.ptx[_STORE.format(rank=3 if batched else 2) + (HINT if hint else "")]
+    T.evaluate(store(T.address_of(e.args.maps["d"]), *place, e.staging.ptr_to([e.consumer, e.buffer, 0]), *hint))
 
 
 def store_element(e, value, m, n):

@@ -16,7 +16,7 @@ from tirgemm.families.wgmma.planning.names import EVICT_FIRST, EVICT_LAST, REPAC
 from tirgemm.families.wgmma.planning.span_kinds import LOAD, WAIT
 
 _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-_MULTICAST, _HINT = ".multicast::cluster", ".L2::cache_hint"
+_MULTICAST, HINT = ".multicast::cluster", ".L2::cache_hint"
 # What createpolicy.fractional gives for the whole of the data, as CUTLASS's TMA::CacheHintSm90 has it.
 POLICIES = {EVICT_FIRST: 0x12F0000000000000, EVICT_LAST: 0x14F0000000000000}
 
@@ -69,7 +69,7 @@ def load_box(plan, part, stage, slab, first, place, matrix, name):
     batched = plan.gemm.batch > 1
     policy = plan.loads.policy(part.operand)
     hint = (T.uint64(POLICIES[policy]),) if policy else ()
-    words = (_MULTICAST if tile.peers > 1 else "") + (_HINT if policy else "")
+    words = (_MULTICAST if tile.peers > 1 else "") + (HINT if policy else "")
     to = part.memory.ptr_to([stage, slab * tile.slab + first * tile.width])
     mask = (part.mask,) if tile.peers > 1 else ()
     where = (*place, matrix) if batched else place

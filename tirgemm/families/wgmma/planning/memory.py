@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tirgemm.errors import InvalidConfig
 from tirgemm.families.wgmma.planning.tile import SLAB_BYTES, Tile
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
 _BARRIER_BYTES = 8
+# Shared memory of an SM with tensor cores of this kind, and what the driver keeps of each block's.
+_SM_BYTES, RESERVED_BYTES = 228 * 1024, 1024
+
+
+def block_bytes(resident: Any) -> Any:
+    """Bytes of shared memory of each of ``resident`` blocks of an SM, a number or an array (CUDA C++ Programming Guide,
+    compute capability 9.0)."""
+    return _SM_BYTES // resident - RESERVED_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,20 @@ from tirgemm.families.common.alignment import access_width
 from tirgemm.families.wgmma.planning import names
 from tirgemm.families.wgmma.planning.alignment import pairs
 from tirgemm.families.wgmma.planning.cluster import Cluster
-from tirgemm.families.wgmma.planning.memory import SharedMemory
+from tirgemm.families.wgmma.planning.memory import SharedMemory, block_bytes
 from tirgemm.families.wgmma.planning.operand_loads import OperandLoads
 from tirgemm.families.wgmma.planning.orientation import Orientation
 from tirgemm.families.wgmma.planning.staging import Staging
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, Tile
 from tirgemm.families.wgmma.planning.tile_grid import TileGrid
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, Warpgroups
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm
 
 _FLOAT_BYTES = 4
+# What L2 holds: an H200's, the larger of Hopper's.
+_L2_BYTES = 60 * 2**20
+# Longest k of which stores are what bounds.
+_SHORT_K = 256
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,21 @@ class Plan:
     @cached_property
     def staging(self) -> Staging:
         used = not self.cluster.writes_partials and self.epilogue != names.DIRECT
-        columns, consumers = self.cluster.stored_columns, self.warpgroups.consumers
-        return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta, access_width(self.gemm, "d"))
+        columns, consumers, vector = (
+            self.cluster.stored_columns,
+            self.warpgroups.consumers,
+            access_width(self.gemm, "d"),
+        )
+        room = int(block_bytes(max(self.resident, 1))) - self._memory_beside(0).nbytes
+        return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta, vector, room)
 
     @cached_property
     def memory(self) -> SharedMemory:
+        return self._memory_beside(self.staging.nbytes)
+
+    def _memory_beside(self, staging_bytes: int) -> SharedMemory:
         exchanged = self.tile_m * self.tile_n * _FLOAT_BYTES if self.cluster.adds_parts else 0
-        pingpong = self.warpgroups.pingpong
-        return SharedMemory(self.left, self.right, self.stages, self.staging.nbytes, exchanged, pingpong)
+        return SharedMemory(self.left, self.right, self.stages, staging_bytes, exchanged, self.warpgroups.pingpong)
 
     @cached_property
     def loads(self) -> OperandLoads:
@@ -109,6 +120,12 @@ class Plan:
     @cached_property
     def grid(self) -> TileGrid:
         return TileGrid(self.orientation, self.cluster, self.tile_m, self.tile_k, self.units * self.resident)
+
+    @property
+    def drops_d(self) -> bool:
+        """Whether L2 drops D's lines first: where D is larger than L2, and k so short that stores are what bounds."""
+        gemm = self.gemm
+        return gemm.k <= _SHORT_K and gemm.m_min * gemm.n * gemm.batch * DTYPE_BYTES[gemm.out] > _L2_BYTES
 
     @property
     def pairs(self) -> bool:

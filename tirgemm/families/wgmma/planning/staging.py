@@ -5,20 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SWIZZLES
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
-# Widest and least columns that are staged at a time.
-_WIDEST_CHUNK, _LEAST_CHUNK = 64, 8
+# Widest and least columns that are staged at a time, and how many where the stages leave no room for the widest. Of
+# even fewer, what one more stage gains is lost again: their rows are single sectors of L2 (docs/decisions/wgmma.md).
+_WIDEST_CHUNK, _LEAST_CHUNK, _NARROWED_CHUNK = 64, 8, 32
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
 _BUFFERS = 2
+# Bytes of one column of a consumer's buffers.
+_COLUMN_BYTES = _BUFFERS * MMA_M * ELEMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
     """Chunks of ``columns`` of the tile, staged one after the other by each of ``consumers``. ``used``: whether D
     passes through shared memory at all. ``reads_c``: the epilogue reads C, which leaves no registers for the widest
-    chunk. ``vector``: how many elements threads store at once, where it is not TMA that stores."""
+    chunk. ``vector``: how many elements threads store at once, where it is not TMA that stores. ``room``: bytes of
+    shared memory that the stages leave."""
 
     columns: int
     consumers: int
@@ -26,11 +32,12 @@ class Staging:
     used: bool
     reads_c: bool
     vector: int
+    room: int
 
     @property
     def chunk(self) -> int:
         """Columns of the tile that are staged in shared memory at a time."""
-        return int(chunk_columns(self.columns, self.reads_c))
+        return int(staged_columns(self.columns, self.reads_c, self.consumers, self.room))
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -53,7 +60,7 @@ class Staging:
 
     @property
     def nbytes(self) -> int:
-        return int(staged_bytes(self.consumers, self.columns, self.reads_c)) if self.used else 0
+        return self.consumers * self.chunk * _COLUMN_BYTES if self.used else 0
 
 
 def chunk_columns(columns: Any, reads_c: bool) -> Any:
@@ -67,6 +74,16 @@ def chunk_columns(columns: Any, reads_c: bool) -> Any:
     return chunk
 
 
-def staged_bytes(consumers: Any, columns: Any, reads_c: bool) -> Any:
-    """Bytes of shared memory in which ``consumers`` stage a tile's columns: of one tile or of arrays of them."""
-    return consumers * (_BUFFERS * MMA_M * ELEMENT_BYTES) * chunk_columns(columns, reads_c)
+def staged_columns(columns: Any, reads_c: bool, consumers: Any, room: Any) -> Any:
+    """How many columns each of ``consumers`` stages at a time in ``room`` bytes of shared memory, of one tile or of
+    arrays of them: ``chunk_columns``, but 32 where 64 do not fit and 32 do."""
+    widest = chunk_columns(columns, reads_c)
+    too_wide = (widest > _NARROWED_CHUNK) & (consumers * _COLUMN_BYTES * widest > room)
+    return np.where(too_wide & (consumers * _COLUMN_BYTES * _NARROWED_CHUNK <= room), _NARROWED_CHUNK, widest)
+
+
+def staged_bytes(consumers: Any, columns: Any, reads_c: bool, *, narrowed: Any = False) -> Any:
+    """Bytes of shared memory in which ``consumers`` stage a tile's columns: of one tile or of arrays of them.
+    ``narrowed``: in chunks of 32 columns where the widest have 64."""
+    chunk = chunk_columns(columns, reads_c)
+    return consumers * _COLUMN_BYTES * np.where(narrowed, np.minimum(chunk, _NARROWED_CHUNK), chunk)
