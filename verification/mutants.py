@@ -29,6 +29,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tirgemm.artifact import Trust
+from tirgemm.artifact.closing import Closing
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
@@ -163,7 +164,7 @@ def _tested(bench: Workbench, jobs: list[MutantRun], evidence: EvidenceFile, par
     evidence.save()
 
 
-class MeasurerPerThread:
+class MeasurerPerThread(Closing):
     """A measuring process for each thread, with locks of their own: correctness may be tested by several at a time."""
 
     def __init__(self, bench: Workbench, count: int) -> None:
@@ -182,10 +183,7 @@ class MeasurerPerThread:
         measurer: Measurer = self._own.measurer
         return measurer
 
-    def __enter__(self) -> MeasurerPerThread:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for measurer in self._all:
             measurer.close()
         self._folder.cleanup()

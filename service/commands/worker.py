@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -45,20 +46,21 @@ def worker(
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.heartbeat import Heartbeat
-    from tirgemm.service.jobs.process import die_with, on_termination
+    from tirgemm.service.jobs.process import on_termination
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.service_database import open_database
     from tirgemm.service.settings import Settings
     from tirgemm.service.traces import traces_of
     from tirgemm.tuning.budget import Budget
+    from tirgemm.tuning.process.child_rpc import die_with
     from tirgemm.tuning_db import JobQueue
     from tirgemm.tuning_db.data_folder import require_database
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
     from tirgemm.tuning_db.upkeep.repair_files import is_repair_due
 
     if parent is not None:
-        die_with(parent)
+        die_with(parent, signal.SIGTERM)
     try:
         settings = Settings.load(**arguments)
         log_to_stderr(verbose=verbose, log_format=settings.log_format)

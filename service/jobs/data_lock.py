@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 
+from tirgemm.artifact.closing import Closing
 from tirgemm.errors import AlreadyRunning, StoreError
 from tirgemm.tuning.process.locks import FileLock, lock_holder
 
 
-class ProcessLock:
+class ProcessLock(Closing):
     """An exclusive lock on the file ``path``; the kernel drops it with the process, however that ends.
 
     ``what`` names the thing in AlreadyRunning, which is raised where another process still holds it after ``wait_s``.
@@ -27,12 +27,6 @@ class ProcessLock:
             reason = f"lock file {path} cannot be opened: {error.strerror}"
             raise StoreError(f"{reason}; choose a folder that this user can write") from error
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Give the lock up. The file stays: deleting it would let two processes lock two files of one name."""
         self._lock.release()
-
-    def __enter__(self) -> ProcessLock:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.release()

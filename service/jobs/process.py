@@ -1,26 +1,14 @@
-"""Process plumbing of the service: die with the parent, end orderly on a signal."""
+"""An orderly end of a process of the service on a signal."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 
-_PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 10.0
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel send this process SIGTERM when ``parent``, which started it, is gone (Linux, prctl(2))."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        # It died before it could be watched.
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def on_termination(stop: Callable[[], None]) -> None:

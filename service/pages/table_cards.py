@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 _TAG = re.compile(r"<(table|thead|tbody|tr|th|td)\b([^>]*)>")
 _HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
@@ -12,9 +12,10 @@ _HIDDEN = re.compile(r'<span aria-hidden="true">.*?</span>', re.DOTALL)
 _ROLES = {"table": "table", "thead": "rowgroup", "tbody": "rowgroup", "tr": "row", "td": "cell"}
 
 
-def as_cards(table: str) -> Markup:
-    """A table of one row of heads, with the head of its column on each cell as ``data-label``, and with the role of
-    each element: a row that is laid out as a card is no row of a table to every screen reader."""
+def as_cards(table: str, region: str) -> Markup:
+    """A table of one row of heads, in a region of that name, which may be scrolled: with the head of its column on each
+    cell as ``data-label``, and with the role of each element: a row that is laid out as a card is no row of a table to
+    every screen reader."""
     heads = [_words(head) for head in _HEAD.findall(table.partition("</thead>")[0])]
     column = 0
     is_head = False
@@ -34,7 +35,8 @@ def as_cards(table: str) -> Markup:
             column += int(spanned[1]) if spanned else 1
         return f'<{name} role="{role}"{attributes}{label}>'
 
-    return Markup(_TAG.sub(marked, table))
+    opening = f'<div class="wide" tabindex="0" role="region" aria-label="{escape(region)}">\n'
+    return Markup(opening + _TAG.sub(marked, table) + "</div>")
 
 
 def _words(head: str) -> str:

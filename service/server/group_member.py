@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import socket
 import sys
 from contextlib import closing
@@ -12,12 +13,12 @@ from tirgemm._interpreter import collect_seldom
 from tirgemm.errors import TirgemmError
 from tirgemm.service.group_memory import GroupMemory
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.jobs.process import die_with
 from tirgemm.service.log_lines import log_to_stderr
 from tirgemm.service.server.http_server import HttpServer, serve
 from tirgemm.service.server.server_group import Membership
 from tirgemm.service.settings import Settings
 from tirgemm.service.traces import traces_of
+from tirgemm.tuning.process.child_rpc import die_with
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -37,7 +38,7 @@ def run_member(settings: Settings, member: Membership) -> None:
 def _main() -> int:
     collect_seldom()
     member = Membership(**json.loads(sys.argv[1]))
-    die_with(member.parent)
+    die_with(member.parent, signal.SIGTERM)
     settings = Settings.load()
     log_to_stderr(verbose=False, log_format=settings.log_format)
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tirgemm import expr
 from tirgemm.artifact import arrays, tensor_calls
+from tirgemm.artifact.closing import Closing
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
 from tirgemm.artifact.package import Package
@@ -20,7 +20,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.timings import Timings
 
 
-class Kernel:
+class Kernel(Closing):
     """One kernel, or a set of them over ranges of m, ready to be called. Safe from several threads. A context manager
     that closes it.
 
@@ -48,13 +48,6 @@ class Kernel:
         self._m_axis = -1 if self.gemm.trans_a else -2
         self._a_rank = 3 if self.gemm.batch > 1 else 2
         self._fixed = self.gemm.m_min == self.gemm.m_max
-
-    # Not those of ``Closing``: CPython makes no ``callable_class`` of a class with abstract methods.
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         kernels = self.manifest.members

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from types import TracebackType
 from typing import Self
 
 
-class Closing(ABC):
-    """A context manager that closes itself."""
+class Closing:
+    """A context manager that closes itself. No ABC, of which CPython makes no ``callable_class``."""
 
     @abstractmethod
     def close(self) -> None:

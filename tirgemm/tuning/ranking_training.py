@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tirgemm._extras import needed_by
 from tirgemm.artifact.regular_file import write_whole
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest, MissingExtra
+from tirgemm.errors import InvalidRequest
 from tirgemm.families import families
 from tirgemm.families.base import Family
 from tirgemm.families.common.config_columns import ConfigColumns
@@ -174,10 +175,8 @@ def train(
 
 
 def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    try:
+    with needed_by("training"):
         import xgboost
-    except ImportError as error:
-        raise MissingExtra(f"training needs xgboost: install tirgemm[tune] ({error})") from error
     names = _names(problems)
     data = xgboost.DMatrix(
         np.concatenate([problem.matrix(names) for problem in problems]),

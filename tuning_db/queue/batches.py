@@ -6,11 +6,10 @@ are its own: they share its budget and are cancelled with it.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
@@ -25,7 +24,7 @@ from tirgemm.tuning_db.job_values import JobRequest
 from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, KernelFigureRow, KernelRow
 from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue.batch_totals import BatchBudget, BatchStates, BatchTotals, ItemState, states_of, totals_of
-from tirgemm.tuning_db.queue.budget_shares import Spending, spendings, trials_by_problem
+from tirgemm.tuning_db.queue.budget_shares import trials_by_problem
 from tirgemm.tuning_db.queue.job_leases import cancel_live
 from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, kept_kernels, require_room
 from tirgemm.tuning_db.times import iso
@@ -246,21 +245,10 @@ def _batch(connection: Connection, row: Row[Any]) -> Batch:
         .order_by(item.number)
     )
     items = tuple(_item(one) for one in connection.execute(wanted))
-    # As ``batch_totals`` counts them: imported records may have a ratio of 0.
-    gains = [item.gain for item in items if item.gain is not None and item.gain > 0]
-    return Batch(
-        row.id,
-        row.key_id,
-        row.asked,
-        BatchBudget(row.trials, row.seconds),
-        spendings(connection, [row.id]).get(row.id, Spending()),
-        row.created_at,
-        row.cancelled_at,
-        dict(Counter(item.state for item in items)),
-        len(gains),
-        math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None,
-        items,
-    )
+    (totals,) = totals_of(connection, [row])
+    values = {each.name: getattr(totals, each.name) for each in fields(totals)}
+    # The states in the order of the items.
+    return Batch(**values | {"states": dict(Counter(item.state for item in items))}, items=items)
 
 
 def _item(row: Row[Any]) -> BatchItem:

@@ -11,11 +11,11 @@ import _ctypes
 import ctypes
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from tirgemm.artifact.closing import Closing
 from tirgemm.expr import evaluate
 from tirgemm.launch import Launch
 from verification.emulator.call_memory import addresses, argument, placed
@@ -101,7 +101,7 @@ class _Launch(ctypes.Structure):
     ]
 
 
-class Kernels:
+class Kernels(Closing):
     """The compiled kernels of one source. A context manager: it unloads them."""
 
     def __init__(self, source: str, launch: Launch, folder: Path) -> None:
@@ -121,12 +121,7 @@ class Kernels:
         library = compile_kernels([*_KERNEL_COMPILER, *includes], model, folder)
         self._library = ctypes.CDLL(str(library))
 
-    def __enter__(self) -> Kernels:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         _ctypes.dlclose(self._library._handle)
 
     def __call__(self, case: KernelCall, seed: int) -> np.ndarray:

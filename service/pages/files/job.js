@@ -281,35 +281,28 @@ function failureOf(status) {
   return document.getElementById(`failed-${status}`) ? status : "other";
 }
 
-// Marks of what failed.
-function outlines(outline) {
-  const mark = new Path2D(outline);
+// The path of a series' marks: ``stamp(path, x, y)`` adds one.
+function stamped(stamp, filled) {
   return (chart, series, first, last) => {
     const path = new Path2D();
     const [xs, ys] = [chart.data[0], chart.data[series]];
     for (let place = first; place <= last; place += 1) {
       if (ys[place] === null || ys[place] === undefined) continue;
-      const x = chart.valToPos(xs[place], "x", true);
-      path.addPath(mark, new DOMMatrix([devicePixelRatio, 0, 0, devicePixelRatio, x, chart.valToPos(ys[place], "y", true)]));
+      stamp(path, chart.valToPos(xs[place], "x", true), chart.valToPos(ys[place], "y", true));
     }
-    return { stroke: path, fill: null, clip: null, flags: 3 };
+    return { stroke: path, fill: filled ? path : null, clip: null, flags: 3 };
   };
+}
+
+// Marks of what failed.
+function outlines(outline) {
+  const mark = new Path2D(outline);
+  return stamped((path, x, y) => path.addPath(mark, new DOMMatrix([devicePixelRatio, 0, 0, devicePixelRatio, x, y])), false);
 }
 
 // Marks of a family: a circle, a square, a triangle, a diamond.
 function marks(shape) {
-  return (chart, series, first, last) => {
-    const path = new Path2D();
-    const size = 4 * devicePixelRatio;
-    const [xs, ys] = [chart.data[0], chart.data[series]];
-    for (let place = first; place <= last; place += 1) {
-      if (ys[place] === null || ys[place] === undefined) continue;
-      const x = chart.valToPos(xs[place], "x", true);
-      const y = chart.valToPos(ys[place], "y", true);
-      drawMark(path, shape, x, y, size);
-    }
-    return { stroke: path, fill: path, clip: null, flags: 3 };
-  };
+  return stamped((path, x, y) => drawMark(path, shape, x, y, 4 * devicePixelRatio), true);
 }
 
 function drawMark(path, shape, x, y, size) {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.common.cuda_maths import CUDA
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic
+
+if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
 
 # Where an operand is read from a copy: elements from a row to the next, and from a matrix to the next.
 Lying = Mapping[Operand, tuple[Dim, Dim]]
@@ -36,20 +40,34 @@ def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying |
     return max(reaches)
 
 
-class StagedWriter:
-    """Writes into the IRBuilder that is open. ``index`` is the dtype that holds every offset."""
+class StagedWriter(ABC):
+    """Writes a PrimFunc ``symbol`` of ``gemm``. ``index`` is the dtype that holds every offset."""
 
-    def __init__(self, gemm: Gemm, index: str) -> None:
+    def __init__(self, gemm: Gemm, index: str, symbol: str) -> None:
         from tvm import tirx
         from tvm.tirx.script import builder as tir
 
-        self.tir, self.tirx, self.gemm, self.index = tir, tirx, gemm, index
+        self.tir, self.tirx, self.gemm, self.index, self.symbol = tir, tirx, gemm, index, symbol
         self.m: Any = None
         self.c: Any = None
         self.bias: Any = None
         self.d: Any = None
         self.alpha: Any = None
         self.beta: Any = None
+
+    def primfunc(self) -> PrimFunc:
+        from tvm.script.ir_builder import IRBuilder
+
+        with IRBuilder() as builder:
+            with self.tir.prim_func(s_tir=True):
+                self.tir.func_name(self.symbol)
+                self.tir.func_attr({"tirx.noalias": True})
+                self.write()
+            return builder.get()
+
+    @abstractmethod
+    def write(self) -> None:
+        """The parameters, then the blocks."""
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
+from tirgemm.families.common.launch_bounds import bounded
 from tirgemm.families.mma.epilogue import Sums, stage_outputs
 from tirgemm.families.mma.intrinsics import with_instructions
 from tirgemm.families.mma.schedule import SYMBOL, scheduled
@@ -13,7 +14,6 @@ from tirgemm.families.tensorcore.copies import Stage, copies
 from tirgemm.families.tensorcore.intrinsics import exchanged
 from tirgemm.families.tensorcore.names import STAGED
 from tirgemm.families.tensorcore.pipeline import pipelined
-from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.tensorcore.tiling import Tiling
 from tirgemm.hardware import WARP
 

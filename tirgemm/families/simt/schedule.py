@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tirgemm.families.simt.tile_blocks import SYMBOL, staged_problem
+from tirgemm.families.common.launch_bounds import bounded
+from tirgemm.families.simt.tile_blocks import SYMBOL, StagedProblem
 from tirgemm.families.simt.tiling import ThreadTiling, transposes
 from tirgemm.gemm import Gemm, Operand
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from tvm.s_tir import Schedule
 
 _SHARED = "shared.dyn"
-_RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def scheduled(gemm: Gemm, tiling: ThreadTiling) -> IRModule:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
-    sch = Schedule(IRModule({SYMBOL: staged_problem(gemm, tiling)}), debug_mask="none")
+    sch = Schedule(IRModule({SYMBOL: StagedProblem(gemm, tiling).primfunc()}), debug_mask="none")
     sch.work_on(SYMBOL)
     nest = place_on_machine(sch, tiling)
     keep_sums_in_registers(sch, nest)
@@ -53,7 +53,9 @@ def scheduled(gemm: Gemm, tiling: ThreadTiling) -> IRModule:
     overlap_copies(sch, nest, tiling)
     unroll_tile(sch, nest, tiling)
     store_vectors(sch, nest, tiling)
-    return bound_registers(sch.mod, tiling)
+    if not tiling.resident:
+        return sch.mod
+    return IRModule({SYMBOL: bounded(sch.mod[SYMBOL], tiling.resident)})
 
 
 def place_on_machine(sch: Schedule, tiling: ThreadTiling) -> Nest:
@@ -178,25 +180,3 @@ def store_vectors(sch: Schedule, nest: Nest, tiling: ThreadTiling) -> None:
     sch.vectorize(vector)
     for loop in sch.get_loops(epilogue)[nest.outer : -1]:
         sch.unroll(loop)
-
-
-def bound_registers(mod: IRModule, tiling: ThreadTiling) -> IRModule:
-    """Tell the compiler how many blocks an SM must hold, and so how many registers a thread may take.
-
-    An attribute that no schedule primitive writes: it goes around the body of the block loop.
-    """
-    from tvm import IRModule, tirx
-    from tvm_ffi.structural import structural_map
-
-    if not tiling.resident:
-        return mod
-
-    def bounded(loop: Any) -> Any:
-        if loop.thread_binding is None or loop.thread_binding.thread_tag != "blockIdx.x":
-            return loop
-        bound = tirx.IntImm("int32", tiling.resident)
-        body = tirx.AttrStmt(tirx.IntImm("int32", 0), _RESIDENT, bound, loop.body)
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
-
-    func = mod[SYMBOL]
-    return IRModule({SYMBOL: func.with_body(structural_map(func.body, (tirx.For, bounded)))})

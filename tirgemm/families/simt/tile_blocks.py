@@ -7,7 +7,7 @@ vectors: all elements of one access pass or fail together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tirgemm import expr
 from tirgemm.families.common.parameters import StagedWriter, tiles_reach
@@ -15,34 +15,18 @@ from tirgemm.families.simt.tiling import ThreadTiling, transposes
 from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand
 from tirgemm.workload import index_dtype, named
 
-if TYPE_CHECKING:
-    from tvm.tirx import PrimFunc
-
 SYMBOL = "simt_gemm"
 
 
-def staged_problem(gemm: Gemm, tiling: ThreadTiling) -> PrimFunc:
-    """``gemm`` as a PrimFunc of the blocks ``a_tile``, ``b_tile``, ``gemm`` and ``epilogue``.
+class StagedProblem(StagedWriter):
+    """Writes ``gemm`` as a PrimFunc of the blocks ``a_tile``, ``b_tile``, ``gemm`` and ``epilogue``.
 
     Parameters: the tensors in call order (a, b[, c][, bias], d), the scalars, and m where it is a range.
     """
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.tirx.script import builder as tir
-
-    with IRBuilder() as builder:
-        with tir.prim_func(s_tir=True):
-            tir.func_name(SYMBOL)
-            tir.func_attr({"tirx.noalias": True})
-            _Writer(gemm, tiling).write()
-        return builder.get()
-
-
-class _Writer(StagedWriter):
-    """Writes the four blocks into the IRBuilder that is open."""
 
     def __init__(self, gemm: Gemm, tiling: ThreadTiling) -> None:
         depth = -(-gemm.k // tiling.block_k) * tiling.block_k
-        super().__init__(gemm, index_dtype(gemm, tiles_reach(gemm, tiling.block_m, tiling.block_n, depth)))
+        super().__init__(gemm, index_dtype(gemm, tiles_reach(gemm, tiling.block_m, tiling.block_n, depth)), SYMBOL)
         self.tiling, self.acc = tiling, DTYPE_NAMES[gemm.acc]
 
     def write(self) -> None:

@@ -7,7 +7,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from tirgemm.expr import Dim
-from tirgemm.families.tensorcore.registers import bounded
+from tirgemm.families.common.launch_bounds import bounded
 from tirgemm.families.tensorcore.tile_blocks import Writer
 from tirgemm.families.tensorcore.tiling import PART_WIDTH, Tiling
 from tirgemm.hardware import WARP

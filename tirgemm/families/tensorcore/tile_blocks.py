@@ -8,8 +8,8 @@ edges; the tile's layout says which run goes where. A family reads its fragments
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from typing import Any
 
 from tirgemm import expr
 from tirgemm.expr import Dim
@@ -17,9 +17,6 @@ from tirgemm.families.common.parameters import StagedWriter, tiles_reach
 from tirgemm.families.tensorcore.tiling import PART_WIDTH, RUN, Side, Tiling
 from tirgemm.gemm import DTYPE_NAMES, Operand
 from tirgemm.workload import index_dtype, named
-
-if TYPE_CHECKING:
-    from tvm.tirx import PrimFunc
 
 PARTIALS = "partials"
 
@@ -38,27 +35,13 @@ def _reach(tiling: Tiling) -> int:
     return max(reach, parts + tiling.tile_m * tiling.partial_pitch + tiling.tile_n)
 
 
-class Writer(StagedWriter, ABC):
+class Writer(StagedWriter):
     """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``."""
 
     def __init__(self, tiling: Tiling, symbol: str) -> None:
-        super().__init__(tiling.gemm, index_dtype(tiling.gemm, _reach(tiling)))
-        self.tiling, self.symbol = tiling, symbol
+        super().__init__(tiling.gemm, index_dtype(tiling.gemm, _reach(tiling)), symbol)
+        self.tiling = tiling
         self.partials: Any = None
-
-    def primfunc(self) -> PrimFunc:
-        from tvm.script.ir_builder import IRBuilder
-
-        with IRBuilder() as builder:
-            with self.tir.prim_func(s_tir=True):
-                self.tir.func_name(self.symbol)
-                self.tir.func_attr({"tirx.noalias": True})
-                self.write()
-            return builder.get()
-
-    @abstractmethod
-    def write(self) -> None:
-        """The parameters, then the blocks."""
 
     def declare_partials(self) -> None:
         shape = [self.tiling.split, self.gemm.batch, self.gemm.m_dim, self.tiling.partial_pitch]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tirgemm.families.base import Program
+from tirgemm.families.common.launch_bounds import bounded
 from tirgemm.families.tensorcore import program as assembled
 from tirgemm.families.tensorcore.copies import Stage, copies
 from tirgemm.families.tensorcore.intrinsics import exchanged
 from tirgemm.families.tensorcore.pipeline import pipelined
-from tirgemm.families.tensorcore.registers import bounded
 from tirgemm.families.wmma.fragment_blocks import SYMBOL
 from tirgemm.families.wmma.fragments import with_fragments
 from tirgemm.families.wmma.schedule import scheduled

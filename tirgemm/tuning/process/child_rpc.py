@@ -318,7 +318,7 @@ def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None
     """
     parent, receive_fd, send_fd = (int(word) for word in sys.argv[1:4])
     collect_seldom()
-    die_with_parent(parent)
+    die_with(parent, signal.SIGKILL)
     channel = Channel(receive_fd, send_fd)
     handle = prepare(channel, sys.argv[4:])
     while True:
@@ -340,13 +340,12 @@ def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None
             channel.answer(value)
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends; exit at once where it has ended already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Have the kernel send this process the signal when ``parent``, which started it, is gone (Linux, prctl(2))."""
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
-        os._exit(0)
+        os.kill(os.getpid(), number)  # it died before it could be watched
 
 
 def without_torch() -> None:

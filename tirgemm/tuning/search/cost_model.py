@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tirgemm._extras import needed_by
 from tirgemm.config import Config, Space
 from tirgemm.device import Device
-from tirgemm.errors import MissingExtra
 from tirgemm.families.base import Family
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, Status
@@ -178,10 +178,8 @@ class BoostedTrees:
         rows, targets, weights = self._training_set()
         if len(rows) < MIN_ROWS:
             return
-        try:
+        with needed_by("the cost model"):
             import xgboost
-        except ImportError as error:
-            raise MissingExtra(f"the cost model needs xgboost: install tirgemm[tune] ({error})") from error
         self._columns = sorted({name for row in rows for name in row})
         matrix, labels, weight = self._matrix(rows), np.array(targets), np.array(weights)
         draw = np.random.default_rng(self.seed & 0x7FFFFFFF)

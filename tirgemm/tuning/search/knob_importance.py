@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tirgemm._extras import needed_by
 from tirgemm.config import Config, Value
-from tirgemm.errors import InvalidRequest, MissingExtra
+from tirgemm.errors import InvalidRequest
 
 # With fewer measured candidates a fold holds too few to tell a knob from luck.
 MIN_CANDIDATES = 40
@@ -103,10 +104,8 @@ def _columns(configs: Sequence[Config]) -> dict[str, list[int]]:
 
 def _errors(matrix: npt.NDArray[np.float32], losses: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
     """The mean squared error of what was left out of each fold, and by how much shuffling each column increases it."""
-    try:
+    with needed_by("the importance of knobs"):
         import xgboost
-    except ImportError as error:
-        raise MissingExtra(f"the importance of knobs needs xgboost: install tirgemm[tune] ({error})") from error
     rows, knobs = matrix.shape
     draw = np.random.default_rng(0)
     folds = draw.permutation(rows) % _FOLDS
