@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import mma_ceiling, proof_tables
 from benchmarks.counted import document as counted
+from benchmarks.counted import traffic
 from benchmarks.history import History
 from benchmarks.many_devices import document as many_devices
 from benchmarks.models import document as models
@@ -98,7 +99,7 @@ def faults(
             return [*head, *evidence.faults(document), *_evidence(document, history, every)]
         if document["suite"] == "calls":
             return [*_calls(document), *_origins(document["rows"], history)]
-        for kind in (models, service_speed, many_devices, proof_tables, mma_ceiling):
+        for kind in (models, service_speed, many_devices, proof_tables, mma_ceiling, traffic):
             if document["suite"] == kind.SUITE:
                 return [*_environment(document), *kind.faults(document), *_origins(document["rows"], history)]
         if document["suite"] == timelines.SUITE:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.tables import not_yet, place, table
-from tirgemm.bench.results import Row, load
+from benchmarks.counted import traffic
+from benchmarks.tables import not_yet, number, place, table
+from tirgemm.bench.results import Document, Row, load
 
 _NOT_YET = not_yet("python -m benchmarks.counters --out FILE")
 # What is shown of a kernel: a head, and the counters that it is the sum of.
@@ -56,6 +57,34 @@ def agreement(results: Path, suites: Path) -> str:
     return table(["of", "counter", "predicted", "right", "largest difference"], lines, 2) if lines else _NOT_YET
 
 
+def bounds(results: Path, suites: Path) -> str:
+    """What bounds the kernels of a results file, ours and PyTorch's: rates of memory and L2, and shares of peaks."""
+    parts = []
+    for document in map(load, sorted(results.glob(f"*/*.{traffic.SUITE}.json"))):
+        lines = [
+            [f"`{row['gemm']}`", row["contender"], number(row["us"], 2), *_rates(row), *_shares(row)]
+            for row in sorted(document["rows"], key=lambda row: _order(document, row))
+        ]
+        head = ["gemm", "kernel", "us", *(f"{what}, TB/s" for what in _RATES), *(what for what in _SHARES)]
+        parts.append(f"{place(document)}:\n\n{table(head, lines, 2)}")
+    return "\n\n".join(parts) or not_yet("python -m benchmarks.counted.traffic RESULTS --out FILE")
+
+
+def _order(document: Document, row: Row) -> tuple[int, bool]:
+    gemms = [other["gemm"] for other in document["rows"]]
+    return gemms.index(row["gemm"]), row["contender"] != traffic.OURS
+
+
+def _rates(row: Row) -> list[str]:
+    """Terabytes a second: bytes a microsecond, by 1e6."""
+    sums = [sum(row.get(name, 0.0) for name in names) for names in _RATES.values()]
+    return [number(nbytes / row["us"] / 1e6, 2) for nbytes in sums]
+
+
+def _shares(row: Row) -> list[str]:
+    return [f"{row[name]:.0f}%" if name in row else "" for name in _SHARES.values()]
+
+
 def _cells(counters: dict[str, Row]) -> list[str]:
     cells = []
     for names in _SHOWN.values():
@@ -73,5 +102,16 @@ def _exact(row: Row) -> bool:
 
 
 _BOUNDS = ("occupancy_percent", "l1_load_conflicts", "l1_store_conflicts")
+_RATES: Mapping[str, tuple[str, ...]] = {
+    "memory": ("memory_read", "memory_written"),
+    "L2 to SMs": ("l2_to_sms",),
+    "SMs to L2": ("sms_to_l2",),
+}
+_SHARES = {
+    "memory": "memory_percent",
+    "L2": "l2_percent",
+    "tensor cores": "tensor_percent",
+    "SMs busy": "sms_active_percent",
+}
 _WHAT = {"counters": "kernels", "banks": "probes"}
-TABLES: dict[str, Callable[[Path, Path], str]] = {"kernels": kernels, "agreement": agreement}
+TABLES: dict[str, Callable[[Path, Path], str]] = {"kernels": kernels, "agreement": agreement, "bounds": bounds}

@@ -30,6 +30,8 @@ from verification import command
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = "traffic"
 OURS, PYTORCH = "tirgemm", "torch.matmul"
+# The status of a library's kernels, whose source is not ours.
+LIBRARY = "library"
 TIME = "gpu__time_duration.sum"
 # Sums over the launches of a call, in bytes, and shares of a peak, in percent, which are means by time. The first
 # metric that the profiler has is taken.
@@ -79,8 +81,10 @@ def main() -> int:
     for gemm, calls in zip(gemms, by_product(launches, len(gemms)), strict=True):
         counts = [launch.metrics for launch in calls]
         made = row(Gemm.parse(gemm), [launch.kernel for launch in calls], counts, metrics)
-        rows.append({"contender": PYTORCH, **made, **measured_at(about, None)})
-    document = figures_document(SUITE, about, rows, of=options.results.name, variant=options.variant, metrics=metrics)
+        rows.append({"contender": PYTORCH, "status": LIBRARY, **made, **measured_at(about, None)})
+    document = figures_document(
+        SUITE, about, rows, "profiled", of=options.results.name, variant=options.variant, metrics=metrics
+    )
     options.out.write_text(dump(document))
     return int(any(kernel.message for kernel in kernels))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.counted import metrics, ncu
+from benchmarks.counted import metrics, ncu, traffic
 from benchmarks.counted.metrics import BY_NAME, COUNTERS, chosen, compared, right, value
 from tests.helpers.counter_samples import CONFLICTS, LOADS, LOG, OCCUPANCY
 from tirgemm.errors import MeasurementFailed
+from tirgemm.gemm import Gemm
 
 # -- the profiler's table --------------------------------------------------------------------------
 
@@ -188,3 +189,51 @@ def test_metrics_are_named_as_the_profiler_names_them() -> None:
                 assert name == name.lower()
                 assert "__" in name
                 assert name.partition("__")[0] in ("sm", "smsp", "l1tex")
+
+
+# -- what bounds kernels ---------------------------------------------------------------------------
+
+_METRICS = traffic.chosen(frozenset({"dram__bytes_read", "l1tex__m_xbar2l1tex_read_bytes", "lts__throughput"}))
+_MARK = ncu.ProfiledLaunch("void at::native::vectorized_elementwise_kernel<4>", "", "", {})
+
+
+def _launch(name: str, ns: float, nbytes: float, percent: float) -> ncu.ProfiledLaunch:
+    counts = {traffic.TIME: ns, _METRICS["memory_read"]: nbytes, _METRICS["l2_percent"]: percent}
+    return ncu.ProfiledLaunch(name, "", "", counts)
+
+
+def test_a_quantity_is_counted_by_the_first_metric_that_there_is() -> None:
+    assert set(_METRICS) == {"memory_read", "l2_to_sms", "l2_percent"}
+    tensor = traffic.chosen(frozenset({"sm__pipe_tensor_op_hmma_cycles_active", "sm__inst_executed_pipe_tensor"}))
+    assert tensor["tensor_percent"].startswith("sm__pipe_tensor_op_hmma_cycles_active.")
+
+
+def test_bytes_of_a_call_are_added_and_shares_are_means_by_time() -> None:
+    launches = [_launch("gemm", 1000.0, 5e6, 50.0), _launch("splitK", 3000.0, 1e6, 10.0)]
+    row = traffic.row(Gemm.parse("8x8x8:f16:nt"), ["gemm", "splitK"], [one.metrics for one in launches], _METRICS)
+    assert (row["us"], row["memory_read"], row["l2_percent"]) == (4.0, 6e6, 20.0)
+    assert "l2_to_sms" not in row, "what the profiler did not count is left out"
+
+
+def test_launches_between_two_marks_are_one_product() -> None:
+    one, two, three = (_launch(name, 1.0, 1.0, 1.0) for name in ("nvjet", "splitK", "nvjet"))
+    assert traffic.by_product([_MARK, one, two, _MARK, three], 2) == [[one, two], [three]]
+    with pytest.raises(MeasurementFailed, match=r"saw \[2, 0\] kernels of PyTorch's, where there are 2 products"):
+        traffic.by_product([_MARK, one, two, _MARK], 2)
+
+
+def test_the_kernels_of_one_variant_are_counted_with_their_configs() -> None:
+    row = {"gemm": "64x64x64:f16:nt", "family": "wgmma", "status": "measured", "config": {"knobs": {"tile_m": 64}}}
+    document = {"rows": [row | {"variant": "quick"}, row | {"variant": "zero_shot"}]}
+    (case,) = traffic.cases(document, "quick")
+    assert (str(case.gemm), case.family, case.knobs) == ("64x64x64:f16:nt", "wgmma", (("tile_m", 64),))
+
+
+def test_a_file_of_one_contender_or_of_more_than_all_is_wrong() -> None:
+    ours = {"gemm": "64x64x64:f16:nt", "contender": "tirgemm", "us": 5.0, "l2_percent": 101.0}
+    assert list(traffic.faults({"rows": [ours]})) == [
+        "64x64x64:f16:nt, tirgemm: l2_percent is 101.0",
+        "64x64x64:f16:nt: only tirgemm was counted",
+    ]
+    both = [ours | {"l2_percent": 99.0}, ours | {"contender": "torch.matmul", "us": 0.0, "l2_percent": 1.0}]
+    assert list(traffic.faults({"rows": both})) == ["64x64x64:f16:nt, torch.matmul: it takes 0.0 us"]
