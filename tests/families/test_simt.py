@@ -185,6 +185,15 @@ def test_offsets_beyond_32_bits_compile(text: str) -> None:
     assert "(int64_t)" in binary.sources["kernel.cu"]
 
 
+@pytest.mark.parametrize(
+    "text", ["33x64x64:bf16:nt:batch=2:stride_d=2146043888", "1000x100x33:f32:tn:batch=3:stride_b=1040541200"]
+)
+def test_a_batch_of_which_one_more_matrix_would_be_beyond_32_bits_compiles(text: str) -> None:
+    gemm, device = Gemm.parse(text), named_device("sm_90a")
+    binary = build(gemm, _SIMT.default(gemm, device, "sustained"), device)
+    assert binary.resources["spill_bytes"] == 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_configs_compile_as_the_launch_says(seed: int) -> None:
     rng = random.Random(seed)

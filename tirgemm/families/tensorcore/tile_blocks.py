@@ -39,10 +39,10 @@ def _reach(tiling: Tiling) -> int:
 
 
 class Writer(StagedWriter, ABC):
-    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``."""
+    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``; ``reach``: an offset that must fit the index dtype."""
 
-    def __init__(self, tiling: Tiling, symbol: str) -> None:
-        super().__init__(tiling.gemm, index_dtype(tiling.gemm, _reach(tiling)))
+    def __init__(self, tiling: Tiling, symbol: str, reach: int = 0) -> None:
+        super().__init__(tiling.gemm, index_dtype(tiling.gemm, max(_reach(tiling), reach)))
         self.tiling, self.symbol = tiling, symbol
         self.partials: Any = None
 
