@@ -8,15 +8,22 @@ from typing import Any
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.common.cuda_maths import CUDA
-from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_NAMES, OPERANDS, Gemm, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic
 
 # Where an operand is read from a copy: elements from a row to the next, and from a matrix to the next.
 Lying = Mapping[Operand, tuple[Dim, Dim]]
 
 
-def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying | None = None) -> int:
-    """The largest offset, in elements, that whole tiles of any tensor take; ``depth`` is k in whole tiles.
+def tiles_reach(
+    gemm: Gemm,
+    tile_m: int,
+    tile_n: int,
+    depth: int,
+    lying: Lying | None = None,
+    operands: tuple[Operand, ...] = OPERANDS,
+) -> int:
+    """The largest offset, in elements, that whole tiles of any of ``operands`` take; ``depth`` is k in whole tiles.
 
     Tiles reach over a tensor's edges. Nothing is read or written there, but addresses are computed, and the distance
     from one tile to the next is a constant of its own even where there is one tile; of a batch TVM's proofs have the
@@ -30,7 +37,8 @@ def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying |
         "d": (m, n),
     }
     reaches = []
-    for operand, (rows, columns) in shapes.items():
+    for operand in operands:
+        rows, columns = shapes[operand]
         distances = (lying or {}).get(operand) or (gemm.leading(operand), gemm.batch_stride(operand))
         row, matrix = (expr.evaluate(distance, gemm.m_max) for distance in distances)
         reaches.append((gemm.batch - 1) * matrix + rows * row + columns)
