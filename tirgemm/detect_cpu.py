@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from itertools import takewhile
 from pathlib import Path
 
 from tirgemm.device import Device
@@ -71,7 +72,7 @@ def describe(
         kind="cpu",
         arch=arch,
         model=model,
-        units=usable_threads(cgroup),
+        units=usable_threads(proc, cgroup),
         memory_bytes=memory_bytes(proc, cgroup),
         features=features,
         uuid="cpu-" + hashlib.sha256(identity.encode()).hexdigest()[:16],
@@ -79,28 +80,37 @@ def describe(
     )
 
 
-def usable_threads(cgroup: Path) -> int:
-    """Hardware threads that this process may use: its affinity, capped by the cgroup's CPU quota (rounded up)."""
+def usable_threads(proc: Path, cgroup: Path) -> int:
+    """Hardware threads that this process may use: its affinity, capped by its cgroups' CPU quotas (rounded up)."""
     threads = len(os.sched_getaffinity(0))
-    quota = _words(cgroup / "cpu.max")  # cgroup v2: "QUOTA PERIOD" or "max PERIOD"
-    if len(quota) != 2:  # cgroup v1
-        quota = _words(cgroup / "cpu" / "cpu.cfs_quota_us") + _words(cgroup / "cpu" / "cpu.cfs_period_us")
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
-        threads = min(threads, max(1, -(-int(quota[0]) // int(quota[1]))))
+    quotas = [_words(group / "cpu.max") for group in _groups(proc, cgroup)]  # v2: "QUOTA PERIOD" or "max PERIOD"
+    quotas.append(_words(cgroup / "cpu" / "cpu.cfs_quota_us") + _words(cgroup / "cpu" / "cpu.cfs_period_us"))  # v1
+    for quota in quotas:
+        if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
+            threads = min(threads, max(1, -(-int(quota[0]) // int(quota[1]))))
     return threads
 
 
 def memory_bytes(proc: Path, cgroup: Path) -> int:
-    """Physical memory, capped by the cgroup's limit."""
+    """Physical memory, capped by the limits of the process's cgroups."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in _lines(proc / "meminfo"):
         if line.startswith("MemTotal:"):
             total = int(line.split()[1]) * 1024
-    for path in (cgroup / "memory.max", cgroup / "memory" / "memory.limit_in_bytes"):
+    limits = [group / "memory.max" for group in _groups(proc, cgroup)]
+    for path in (*limits, cgroup / "memory" / "memory.limit_in_bytes"):
         limit = _words(path)
         if limit and limit[0].isdigit():
             total = min(total, int(limit[0]))
     return total
+
+
+def _groups(proc: Path, root: Path) -> list[Path]:
+    """The cgroup (v2) of this process and those that it is in, up to ``root``: the limits of each hold. A container
+    sees its own as the root; that of a service or a job, as systemd and Slurm make them, is below it."""
+    paths = (line.partition("::/")[2] for line in _lines(proc / "self" / "cgroup") if line.startswith("0::/"))
+    group = root / next(paths, "")
+    return [group, *takewhile(lambda parent: parent != root.parent, group.parents)]
 
 
 def _cpuinfo(proc: Path) -> dict[str, str]:

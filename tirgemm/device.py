@@ -79,7 +79,7 @@ class Device:
     def key(self) -> str:
         """``cuda:sm_90a:nvidia-h200:132``, with ``:450w`` behind where its power is limited to that, or
         ``cpu:x86-64-v4:amd-epyc-9575f:2:1f0c9a3b`` (threads, digest of the features)."""
-        model = re.sub(r"[^a-z0-9]+", "-", self.model.lower()).strip("-")
+        model = re.sub(r"[^a-z0-9]+", "-", self.model.lower()).strip("-") or self.kind
         if self.kind == "cuda":
             limited = f":{self.power_limit_w}w" if self.power_limit_w else ""
             return f"cuda:{self.arch}:{model}:{self.units}{limited}"

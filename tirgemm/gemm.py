@@ -245,6 +245,8 @@ class Gemm:
             elif equals and name in _INTEGERS:
                 values[name] = _int(value, name)
             elif equals and name in _WORDS:
+                if not value:
+                    raise InvalidGemm(f"gemm {text!r}: field {name} has no value; without the field it has its default")
                 values[name] = value
             else:
                 raise InvalidGemm(f"gemm {text!r}: {part!r} is not a field; fields are {', '.join(_FIELDS_TEXT)}")

@@ -16,8 +16,8 @@ import pytest
 
 from tests.helpers.artifact_samples import TRUST, kernel, operands, packed, raw_kernel, shared_object
 from tests.waiting import PATIENCE_S
-from tirgemm import expr
-from tirgemm.artifact import load, native
+from tirgemm import detect_cpu, expr
+from tirgemm.artifact import build, load, native
 from tirgemm.errors import CorruptArtifact, InvalidRequest, LaunchFailed
 from tirgemm.expr import M
 from tirgemm.gemm import Gemm, Range
@@ -241,6 +241,37 @@ def test_the_launcher_uses_no_more_threads_than_the_affinity_allows() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+def test_the_launcher_and_python_read_the_same_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = """
+#include <cstdio>
+#include "thread_pool.h"
+int main(int, char** argv) { std::printf("%d", std::min(64, tirgemm::QuotaThreads(argv[1], argv[1]))); }
+"""
+    (tmp_path / "quota.cc").write_text(f'#include "{build.SOURCES}/thread_pool.cc"\n{main}')
+    command = ["g++", "-std=c++17", "-pthread", f"-I{build.SOURCES}", str(tmp_path / "quota.cc"), "-o"]
+    subprocess.run([*command, str(tmp_path / "quota")], check=True)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    cases: list[tuple[dict[str, str], int]] = [
+        ({}, 64),
+        ({"cpu.max": "max 100000"}, 64),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"self/cgroup": "0::/", "cpu.max": "50000 100000"}, 1),
+        ({"self/cgroup": "1:cpu:/x\n0::/a.slice/job.scope", "a.slice/job.scope/cpu.max": "400000 100000"}, 4),
+        ({"self/cgroup": "0::/a.slice/job", "a.slice/cpu.max": "250000 100000", "cpu.max": "400000 100000"}, 3),
+        ({"self/cgroup": "0::/job", "other/cpu.max": "100000 100000"}, 64),
+    ]
+    for number, (files, threads) in enumerate(cases):
+        root = tmp_path / str(number)
+        root.mkdir()
+        for name, text in files.items():
+            (root / name).parent.mkdir(exist_ok=True, parents=True)
+            (root / name).write_text(text + "\n")
+        shown = subprocess.run([str(tmp_path / "quota"), str(root)], capture_output=True, text=True, check=True).stdout
+        assert (int(shown), detect_cpu.usable_threads(root, root)) == (threads, threads), files
 
 
 def test_two_kernels_with_one_symbol_do_not_answer_for_each_other() -> None:

@@ -257,6 +257,12 @@ def test_cpu_is_described_from_proc(tmp_path: Path) -> None:
         ({"cpu.max": "50000 100000"}, 1),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
         ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"self/cgroup": "0::/", "cpu.max": "150000 100000"}, 2),
+        ({"self/cgroup": "0::/user.slice/job.scope", "cpu.max": "150000 100000"}, 2),
+        ({"self/cgroup": "1:cpu:/x\n0::/user.slice/job.scope", "user.slice/job.scope/cpu.max": "100000 100000"}, 1),
+        ({"self/cgroup": "0::/user.slice/job.scope", "user.slice/cpu.max": "250000 100000"}, 3),
+        ({"self/cgroup": "0::/job", "job/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 4),
+        ({"self/cgroup": "0::/job", "other/cpu.max": "100000 100000"}, 8),
     ],
 )
 def test_cgroup_quota_caps_the_threads(
@@ -264,15 +270,17 @@ def test_cgroup_quota_caps_the_threads(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text + "\n")
-    assert detect_cpu.usable_threads(tmp_path) == threads
+    assert detect_cpu.usable_threads(tmp_path, tmp_path) == threads
 
 
-@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes", "system.slice/job.service/memory.max"])
 def test_cgroup_limit_caps_the_memory(name: str, tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       16384 kB\n")
-    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/system.slice/job.service\n")
+    (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / name).write_text("4096\n")
     assert detect_cpu.memory_bytes(tmp_path, tmp_path) == 4096
     (tmp_path / name).write_text("max\n")

@@ -158,11 +158,20 @@ def test_bad_fields_are_refused_with_value_and_limit(change: dict[str, Any], say
         "1e9x1x1",
         "3..2x1x1",
         "1x2x3:f16:nt:alpha=1",
+        "1x2x3:f16:nt:out=",
+        "1x2x3:f16:nt:out=:out=f32",
+        "1x2x3:f16:nt:acc=",
+        "1x2x3:f16:nt:act=",
     ],
 )
 def test_bad_texts_are_refused(text: str) -> None:
     with pytest.raises(InvalidGemm):
         Gemm.parse(text)
+
+
+def test_a_field_without_a_value_is_named() -> None:
+    with pytest.raises(InvalidGemm, match=r"^gemm '4x4x4:f16:nt:out=': field out has no value"):
+        Gemm.parse("4x4x4:f16:nt:out=")
 
 
 @pytest.mark.parametrize("digit", ["\u0663", "\uff13", "\u00b3"], ids=["arabic", "fullwidth", "superscript"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tirgemm import Config, Device, Gemm, Range, expr
 from tirgemm.config import Knob, Space
-from tirgemm.device import Limits
+from tirgemm.device import Limits, is_device_key
 from tirgemm.errors import CorruptArtifact, InvalidConfig, InvalidDevice, InvalidRequest
 from tirgemm.expr import Dim
 from tirgemm.launch import (
@@ -153,6 +153,16 @@ def test_device_round_trips_and_its_key_leaves_the_environment_out() -> None:
     other = H200.with_(environment=(("driver", "581"),), uuid="GPU-2")
     assert other.key == H200.key
     assert other.fingerprint != H200.fingerprint
+
+
+@pytest.mark.parametrize("model", ["", "龙芯", "--"])
+def test_a_model_without_a_letter_or_digit_of_a_key_has_its_kind_there(model: str) -> None:
+    cpu = Device("cpu", "x86-64-v4", model, 2, 2**33)
+    assert cpu.key.startswith("cpu:x86-64-v4:cpu:2:")
+    assert is_device_key(cpu.key)
+    gpu = H200.with_(model=model)
+    assert gpu.key == "cuda:sm_90a:cuda:132"
+    assert is_device_key(gpu.key)
 
 
 def test_a_device_with_another_power_limit_is_another_device() -> None:

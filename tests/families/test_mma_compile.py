@@ -170,6 +170,11 @@ def test_rows_far_apart_or_of_unknown_length_have_addresses_as_indices(text: str
             "65536x64x32713:f16:nt",
             {"tile_m": 64, "tile_n": 64, "tile_k": 16, "warps_m": 2, "warps_n": 2, "registers": 1},
         ),
+        # One more matrix of the batch.
+        ("64x64x64:bf16:nt:batch=2:stride_d=2112214472", {}),
+        # What the threads of the repack kernel's last block count on to: 64 matrices of B, rows of A.
+        ("16x4x7:f16:nt:batch=3:stride_b=40000000", {}),
+        ("1..16x16x7:f16:nt:lda=80000001", {}),
     ],
 )
 def test_whole_tiles_beyond_32_bits_have_wide_offsets(text: str, changes: dict[str, Value]) -> None:

@@ -8,13 +8,15 @@ import pytest
 
 from tirgemm import Gemm
 from tirgemm.config import Config
+from tirgemm.errors import Unsupported
 from tirgemm.families import family_named, supporting
 from tirgemm.families.base import Family, Rule, WithShortlist, rejected
-from tirgemm.families.choice import PROMISING, expected_time_us, opening, ranked_defaults
+from tirgemm.families.choice import PROMISING, defaults_of, expected_time_us, opening, ranked_defaults
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.families.mma import Mma
 from tirgemm.families.tensorcore import default_choice
 from tirgemm.hardware import named_device
+from tirgemm.tuning.search.headroom import headroom
 
 H200, SM_86 = named_device("sm_90a"), named_device("sm_86")
 SMALL, LARGE = Gemm.parse("64x256x256:f16:tn"), Gemm.parse("4096x4096x4096:f16:nt")
@@ -79,3 +81,23 @@ def test_without_a_model_lists_are_merged_by_their_estimates() -> None:
     assert {config.family for config in first} == {"mma", "wmma"}
     times = [family_named(config.family).predict_us(gemm, config, SM_86, "sustained") for config in first]
     assert times == pytest.approx(sorted(times))
+
+
+@pytest.mark.parametrize("count", [0, 8])
+def test_a_family_without_a_default_costs_only_itself(count: int) -> None:
+    """Where n makes more blocks than a grid of wmma's has."""
+    gemm, wmma = Gemm.parse("1..16x8400000x64:f16:nt"), family_named("wmma")
+    families = supporting(gemm, H200)
+    assert wmma in families
+    with pytest.raises(Unsupported, match="wmma has no default"):
+        wmma.default(gemm, H200, "sustained")
+    assert {family.name for family, _ in ranked_defaults(families, gemm, H200, "sustained")} == {"wgmma", "mma"}
+    assert {config.family for config in opening(families, gemm, H200, "sustained", count)} == {"wgmma", "mma"}
+    assert [f.name for f in defaults_of(families, gemm, H200, "sustained")] == ["mma", "wgmma"]
+    assert headroom(gemm, H200, "sustained") >= 0
+
+
+def test_a_problem_for_which_no_family_has_a_default_is_refused_with_their_names() -> None:
+    gemm = Gemm.parse("1..7x16040588x16:bf16:nt:batch=7:align=8:beta")
+    with pytest.raises(Unsupported, match=rf"no family has a default for {gemm} on sm_86: of mma, wmma "):
+        ranked_defaults(supporting(gemm, SM_86), gemm, SM_86, "sustained")

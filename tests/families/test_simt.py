@@ -185,6 +185,29 @@ def test_offsets_beyond_32_bits_compile(text: str) -> None:
     assert "(int64_t)" in binary.sources["kernel.cu"]
 
 
+@pytest.mark.parametrize(
+    "text", ["33x64x64:bf16:nt:batch=2:stride_d=2146043888", "1000x100x33:f32:tn:batch=3:stride_b=1040541200"]
+)
+def test_a_batch_of_which_one_more_matrix_would_be_beyond_32_bits_compiles(text: str) -> None:
+    gemm, device = Gemm.parse(text), named_device("sm_90a")
+    binary = build(gemm, _SIMT.default(gemm, device, "sustained"), device)
+    assert binary.resources["spill_bytes"] == 0
+
+
+@pytest.mark.parametrize("text", ["128x8x32:f32:nt:ldd=9000000:lda={}", "1..128x128x32:f32:nt:ldb={}"])
+def test_asynchronous_copies_of_operands_beyond_2_gib_are_refused(text: str) -> None:
+    """Their offsets in bytes overflow: an emulated kernel read before its A."""
+    within, beyond = (Gemm.parse(text.format(ld)) for ld in (2**22 - 1, 2**22))
+    config = _SIMT.default(within, _H200, "sustained")
+    for pipeline in ("async2", "async3", "async4"):
+        assert rejected(_SIMT, within, config.with_(pipeline=pipeline), _H200) is None
+        name, reason = rejected(_SIMT, beyond, config.with_(pipeline=pipeline), _H200) or ("", "")
+        assert name == "offsets"
+        assert f"reach {2**31 + 128} bytes into their operands; the copies of pipeline={pipeline} count" in reason
+        assert str(2**31 - 1) in reason
+    assert rejected(_SIMT, beyond, config, _H200) is None
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_configs_compile_as_the_launch_says(seed: int) -> None:
     rng = random.Random(seed)

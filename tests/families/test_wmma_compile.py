@@ -161,9 +161,17 @@ def test_default_for_large_problems_is_the_articles_tile_with_padded_rows_in_lon
         assert [config[name] for name in ("tile_m", "tile_n", "tile_k", "pad", "split")] == [128, 256, 64, 8, 1]
 
 
-@pytest.mark.parametrize("text", ["1..60000x60000x4104:f16:tn:batch=2:beta", "1..300000000x1x3:f16:nn"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1..60000x60000x4104:f16:tn:batch=2:beta",
+        "1..300000000x1x3:f16:nn",
+        "16x4x7:f16:nt:batch=3:stride_b=40000000",
+    ],
+)
 def test_offsets_beyond_32_bits_compile(text: str) -> None:
-    """Of the operands, or only of the copy of A whose rows of 3 become rows of 8."""
+    """Of the operands, only of the copy of A whose rows of 3 become rows of 8, or of the matrices of B that the threads
+    of the repack kernel's last block count on to."""
     gemm, device = Gemm.parse(text), named_device("sm_90a")
     binary = build(gemm, FAMILY.default(gemm, device, "sustained"), device)
     assert binary.resources["spill_bytes"] == 0

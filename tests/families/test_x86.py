@@ -128,3 +128,16 @@ def test_a_nan_stays_a_nan_through_every_activation() -> None:
         program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
         case = KernelCall(gemm, 1, {"a": np.ones((1, 1, 1)), "b": b}, {})
         assert np.isnan(run(program, case, device)).all(), act
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("n", [64, 7])
+def test_no_nan_rounds_to_a_number_of_bf16(dtype: str, n: int) -> None:
+    """Those whose bits are nearly all ones became zeros."""
+    device = detect("cpu")
+    bits = np.array([2**64 - 1, 2**63 - 1, 0x7FF8 << 48, 0xFFF8 << 48], np.uint64)
+    gemm = Gemm(1, n, 1, dtype=dtype, layout="nn", out="bf16")
+    b = np.where(np.arange(n) % 5 == 4, 0.5, np.resize(bits.view(np.float64), n))
+    case = KernelCall(gemm, 1, {"a": np.ones((1, 1, 1)), "b": b.reshape(1, 1, -1)}, {})
+    program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
+    np.testing.assert_array_equal(run(program, case, device)[0, 0], b)

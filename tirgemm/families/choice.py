@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tirgemm.config import Config
 from tirgemm.device import Device
+from tirgemm.errors import Unsupported
 from tirgemm.families.base import Family, WithShortlist
 from tirgemm.families.common.config_columns import ConfigColumns
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
@@ -34,7 +35,8 @@ def ranked_defaults(
     """Each family with its default, fastest first by the ranking model where that covers the problem in all families
     that are not far behind; those come last. Of a family that is not ``PROMISING`` it is the default by estimates.
 
-    Elsewhere by their analytic estimates: one family's corrected time says nothing beside another's estimate.
+    Elsewhere by their analytic estimates: one family's corrected time says nothing beside another's estimate. Families
+    without a default are left out. Raises Unsupported where none has one.
     """
     return list(_ranked_defaults(tuple(families), gemm, device.device_class, regime, ranking_model(device)))
 
@@ -46,6 +48,9 @@ def _ranked_defaults(
     if len(families) < 2:
         return [(family, family.default(gemm, device, regime)) for family in families]
     by_estimate = _by_estimate(families, gemm, device, regime)
+    if not by_estimate:
+        names = ", ".join(family.name for family in families)
+        raise Unsupported(f"no family has a default for {gemm} on {device.name}: of {names} every choice breaks a rule")
     promising = PROMISING * min(us for _, us in by_estimate.values())
     defaults = [
         (family, family.default(gemm, device, regime) if us <= promising else config)
@@ -78,15 +83,15 @@ def _opening(
     defaults = _ranked_defaults(families, gemm, device, regime, model)
     if not count:
         return [config for _, config in defaults]
-    covered = [f for f in families if model is not None and model.covers(f.name, gemm, regime)]
     by_estimate = _by_estimate(families, gemm, device, regime)
+    covered = [f for f in by_estimate if model is not None and model.covers(f.name, gemm, regime)]
     promising = PROMISING * min(us for _, us in by_estimate.values())
     lists = {family.name: [config] for family, config in defaults}
     for family, (_, us) in by_estimate.items():
         if isinstance(family, WithShortlist) and us <= promising:
             lists[family.name] = family.shortlist(gemm, device, regime, count)
     ranked: dict[Config, float] = {}
-    for family in covered or [family for family in families if isinstance(family, WithShortlist)]:
+    for family in covered or [family for family in by_estimate if isinstance(family, WithShortlist)]:
         latest = 0.0
         for config in lists[family.name]:  # in the family's own order
             latest = ranked[config] = max(latest, expected_time_us(family, config, gemm, device, regime, model))
@@ -100,15 +105,29 @@ def _opening(
 def _by_estimate(
     families: Iterable[Family], gemm: Gemm, device: Device, regime: Regime
 ) -> dict[Family, tuple[Config, float]]:
-    """Each family with its default by its analytic estimate, and that estimate."""
+    """The default by its analytic estimate of each family that has one, and that estimate."""
     made = {}
     for family in families:
-        if isinstance(family, WithShortlist):
-            (config,) = family.shortlist(gemm, device, regime, 1, trained=False)
-        else:
-            config = family.default(gemm, device, regime)
-        made[family] = config, family.predict_us(gemm, config, device, regime)
+        config = default_of(family, gemm, device, regime, trained=False)
+        if config is not None:
+            made[family] = config, family.predict_us(gemm, config, device, regime)
     return made
+
+
+def defaults_of(families: Iterable[Family], gemm: Gemm, device: Device, regime: Regime) -> dict[Family, Config]:
+    """The default of each family that has one."""
+    defaults = {family: default_of(family, gemm, device, regime) for family in families}
+    return {family: config for family, config in defaults.items() if config is not None}
+
+
+def default_of(family: Family, gemm: Gemm, device: Device, regime: Regime, *, trained: bool = True) -> Config | None:
+    """A family's default, without ``trained`` the one by its analytic estimate; None where it has none."""
+    try:
+        if isinstance(family, WithShortlist) and not trained:
+            return family.shortlist(gemm, device, regime, 1, trained=False)[0]
+        return family.default(gemm, device, regime)
+    except Unsupported:
+        return None
 
 
 @lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, DoesNotFit, TirgemmError, VerificationFailed
 from tirgemm.events import FinalistsRaced, KernelSelected, Phase, RaceEntry
 from tirgemm.families import family_named
+from tirgemm.families.choice import defaults_of
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, StreamTiming, Timings
 from tirgemm.tuning.evaluate import failed, persistent, timing_summary
@@ -180,7 +181,7 @@ def _served(tuning: TuningTask) -> Config | None:
 def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
     """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served."""
     measured = [*tuning.measured()]
-    defaults = [f.default(tuning.gemm, tuning.device, tuning.regime) for f in tuning.families]
+    defaults = defaults_of(tuning.families, tuning.gemm, tuning.device, tuning.regime).values()
     best_default = next((config for config in measured if config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
     configs += [config for config in measured if config != best_default][: most + 1 - len(configs)]

@@ -11,6 +11,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import is_valid
+from tirgemm.families.choice import defaults_of
 from tirgemm.gemm import Gemm, Range
 from tirgemm.status import Role
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
@@ -110,7 +111,7 @@ def _loses(report: SampleSet) -> bool:
 
 def _default(part: Tuning) -> Config | None:
     """The fastest default of the part's families, of those that were measured."""
-    defaults = [family.default(part.gemm, part.device, part.regime) for family in part.families]
+    defaults = defaults_of(part.families, part.gemm, part.device, part.regime).values()
     return next((config for config in part.measured() if config in defaults), None)
 
 

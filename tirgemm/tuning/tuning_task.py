@@ -15,6 +15,7 @@ from tirgemm.device import Device
 from tirgemm.errors import ArtifactError, Cancelled, DeviceUnavailable, InvalidRequest, StoreError
 from tirgemm.events import Event, EventHandler, Phase, PhaseEntered, Standing
 from tirgemm.families import Family, family_named, refusal, supporting
+from tirgemm.families.choice import default_of
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.evaluate import Evaluator
@@ -43,7 +44,7 @@ class TriedCandidates:
     names a family's default; of those of which nothing was tried it is not asked, since it takes milliseconds."""
 
     def __init__(
-        self, default_of: Callable[[str], Config], families: frozenset[str], recorded: Iterable[Candidate]
+        self, default_of: Callable[[str], Config | None], families: frozenset[str], recorded: Iterable[Candidate]
     ) -> None:
         self._default_of = default_of
         self._families = families
@@ -104,7 +105,7 @@ class TuningTask:
         self._phase: tuple[Phase, str] = Phase.STARTING, ""
         check_fits(gemm, self.device)
         self.families: tuple[Family, ...] = chosen_families(gemm, self.device, families)
-        self._defaults: dict[str, Config] = {}
+        self._defaults: dict[str, Config | None] = {}
         self.evaluator = Evaluator(gemm, workbench, regime, seed=seed, cancel=self.end)
 
     # -- what the caller is told ---------------------------------------------------------------
@@ -176,10 +177,10 @@ class TuningTask:
         """How the search stands by the records: how many were tried and measured, the best and the default."""
         return self.tried().standing()
 
-    def _default_of(self, name: str) -> Config:
+    def _default_of(self, name: str) -> Config | None:
         """The default of a family; asked for with each candidate."""
         if name not in self._defaults:
-            self._defaults[name] = family_named(name).default(self.gemm, self.device, self.regime)
+            self._defaults[name] = default_of(family_named(name), self.gemm, self.device, self.regime)
         return self._defaults[name]
 
     # -- what ends it --------------------------------------------------------------------------

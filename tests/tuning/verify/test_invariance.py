@@ -135,7 +135,10 @@ def test_batches_go_up_to_8192_rows_as_far_as_memory_allows() -> None:
     assert (tried[0], tried[-1]) == (3, MOST_ROWS)
     assert len(tried) > 3
     assert row_counts(gemm, 128 * 50, rng)[-1] == 50
-    assert row_counts(gemm, 128, rng) == (3,)
+    few = row_counts(gemm, 128, rng)
+    assert (few[0], few[-1]) == (3, 3 + 28)
+    assert len(few) > 2
+    assert row_counts(gemm.with_(m=Range(9000, 9001)), 128, rng) == (9000, 9001)
     assert row_counts(gemm.with_(m=77), 1, rng) == (77,)
 
 

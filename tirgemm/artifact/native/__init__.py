@@ -87,7 +87,7 @@ def load(binaries: Sequence[bytes], kernels: Sequence[str]) -> LoadedFunctions:
 
 
 def host_threads() -> int:
-    """Threads that CPU kernels run on: this process's affinity, capped by its cgroup's quota."""
+    """Threads that CPU kernels run on: this process's affinity, capped by its cgroups' quotas."""
     return int(library()["host_threads"]())
 
 

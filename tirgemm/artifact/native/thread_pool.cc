@@ -176,22 +176,30 @@ Pool* ThePool() {
   return found;
 }
 
-// Whole CPUs of the cgroup's quota, rounded up, or a large number without one.
-int QuotaThreads() {
-  std::ifstream unified("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (unified >> quota >> period && quota != "max" && period > 0)
-    return std::max(1, static_cast<int>(std::stod(quota) / period + 0.999));
-  std::ifstream legacy_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
-      legacy_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  double number = 0;
-  if (legacy_quota >> number && legacy_period >> period && number > 0 && period > 0)
-    return std::max(1, static_cast<int>(number / period + 0.999));
-  return INT_MAX;
-}
-
 }  // namespace
+
+int QuotaThreads(const std::string& proc, const std::string& cgroup) {
+  int threads = INT_MAX;
+  const auto take = [&threads](double quota, double period) {
+    if (quota > 0 && period > 0) threads = std::min(threads, std::max(1, static_cast<int>(quota / period + 0.999)));
+  };
+  std::string group;  // of the unified hierarchy
+  std::ifstream groups(proc + "/self/cgroup");
+  for (std::string line; group.empty() && std::getline(groups, line);)
+    if (line.compare(0, 4, "0::/") == 0) group = line.substr(3);
+  for (bool more = true; more;) {
+    std::ifstream unified(cgroup + group + "/cpu.max");
+    std::string quota;
+    double period = 0;
+    if (unified >> quota >> period && quota != "max") take(std::stod(quota), period);
+    more = !group.empty();
+    if (more) group.resize(group.find_last_of('/'));
+  }
+  std::ifstream legacy_quota(cgroup + "/cpu/cpu.cfs_quota_us"), legacy_period(cgroup + "/cpu/cpu.cfs_period_us");
+  double quota = 0, period = 0;
+  if (legacy_quota >> quota && legacy_period >> period) take(quota, period);
+  return threads;
+}
 
 int UsableThreads() {
   // The mask's size is the kernel's, not glibc's 1024.
@@ -203,7 +211,7 @@ int UsableThreads() {
     CPU_FREE(set);
   }
   if (allowed == 0) allowed = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-  return std::min(allowed, QuotaThreads());
+  return std::min(allowed, QuotaThreads("/proc", "/sys/fs/cgroup"));
 }
 
 bool ParallelFor(bool (*block)(void*, int64_t), void* context, int64_t count, int threads) {

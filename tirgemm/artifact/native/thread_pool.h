@@ -3,11 +3,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 namespace tirgemm {
 
-// The hardware threads that this process may use: its affinity and, where there is one, its cgroup's quota.
+// The hardware threads that this process may use: its affinity and, where there are any, its cgroups' quotas.
 int UsableThreads();
+
+// Whole CPUs of the least quota of this process's cgroups, rounded up, or a large number without one. `proc` and
+// `cgroup` are where the kernel shows itself. As `usable_threads` of detect_cpu.py has it.
+int QuotaThreads(const std::string& proc, const std::string& cgroup);
 
 // Calls `block(context, index)` for every index in [0, count), on the calling thread and on at most `threads` - 1
 // workers (0: as many as there are), and returns when all are done. `block` returns false to stop the rest.

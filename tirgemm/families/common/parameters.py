@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tirgemm import expr
 from tirgemm.expr import Dim
 from tirgemm.families.common.cuda_maths import CUDA
-from tirgemm.gemm import DTYPE_NAMES, Gemm, Operand, Range
+from tirgemm.gemm import DTYPE_NAMES, OPERANDS, Gemm, Operand, Range
 from tirgemm.workload import epilogue, evaluate_symbolic
 
 if TYPE_CHECKING:
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 Lying = Mapping[Operand, tuple[Dim, Dim]]
 
 
-def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying | None = None) -> int:
-    """The largest offset, in elements, that whole tiles of any tensor take; ``depth`` is k in whole tiles.
+def tiles_reach(
+    gemm: Gemm,
+    tile_m: int,
+    tile_n: int,
+    depth: int,
+    lying: Lying | None = None,
+    operands: tuple[Operand, ...] = OPERANDS,
+) -> int:
+    """The largest offset, in elements, that whole tiles of any of ``operands`` take; ``depth`` is k in whole tiles.
 
     Tiles reach over a tensor's edges. Nothing is read or written there, but addresses are computed, and the distance
-    from one tile to the next is a constant of its own even where there is one tile.
+    from one tile to the next is a constant of its own even where there is one tile; of a batch TVM's proofs have the
+    distance from its first matrix to the second behind its last.
     """
     m, n = -(-gemm.m_max // tile_m) * tile_m, -(-gemm.n // tile_n) * tile_n
     shapes: dict[Operand, tuple[int, int]] = {
@@ -33,10 +41,13 @@ def tiles_reach(gemm: Gemm, tile_m: int, tile_n: int, depth: int, lying: Lying |
         "d": (m, n),
     }
     reaches = []
-    for operand, (rows, columns) in shapes.items():
+    for operand in operands:
+        rows, columns = shapes[operand]
         distances = (lying or {}).get(operand) or (gemm.leading(operand), gemm.batch_stride(operand))
         row, matrix = (expr.evaluate(distance, gemm.m_max) for distance in distances)
         reaches.append((gemm.batch - 1) * matrix + rows * row + columns)
+        if gemm.batch > 1 and (operand != "c" or gemm.beta):
+            reaches.append((gemm.batch + 1) * matrix)
     return max(reaches)
 
 

@@ -6,8 +6,9 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import Rule
+from tirgemm.families.common.parameters import tiles_reach
 from tirgemm.families.simt.tiling import PIPELINES, ThreadTiling, blocks, grid, tiling
-from tirgemm.gemm import Gemm
+from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import MAX_GRID, WARP, occupancy
 
 _MIN_THREADS, _MAX_THREADS = 32, 1024
@@ -15,6 +16,8 @@ _MIN_THREADS, _MAX_THREADS = 32, 1024
 _SMALL_BLOCK = 32 * 32
 _REGISTER_SLACK = 8
 _REGISTER_UNIT = 8  # registers of a thread are given in multiples of this
+# TVM's copies by cp.async count the bytes from an operand's start to what they copy in an int.
+_MAX_ASYNC_BYTES = 2**31 - 1
 
 
 def _thread_tile(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -87,6 +90,20 @@ def _raster(gemm: Gemm, config: Config, device: Device) -> str | None:
     if columns % config["raster"] == 0:
         return None
     return f"raster={config['raster']} does not divide the {columns} blocks along n"
+
+
+def _offsets(gemm: Gemm, config: Config, device: Device) -> str | None:
+    if not config["pipeline"].startswith("async"):
+        return None
+    depth = -(-gemm.k // config["block_k"]) * config["block_k"]
+    reach = tiles_reach(gemm, config["block_m"], config["block_n"], depth, operands=("a", "b"))
+    nbytes = DTYPE_BYTES[gemm.dtype] * reach
+    if nbytes <= _MAX_ASYNC_BYTES:
+        return None
+    return (
+        f"tiles of A and B reach {nbytes} bytes into their operands; the copies of pipeline={config['pipeline']} count "
+        f"at most {_MAX_ASYNC_BYTES}"
+    )
 
 
 def _copy(gemm: Gemm, config: Config, device: Device) -> str | None:
@@ -198,6 +215,7 @@ RULES: tuple[Rule, ...] = (
     Rule("piece", _piece),
     Rule("unroll", _unroll),
     Rule("raster", _raster),
+    Rule("offsets", _offsets),
     Rule("copy", _copy),
     Rule("shared", _shared),
     Rule("registers", _registers),

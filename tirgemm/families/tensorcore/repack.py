@@ -50,13 +50,26 @@ def repack_kernel(tiling: Tiling, side: Side, symbol: str) -> PrimFunc:
     return sch.mod[symbol]
 
 
+def _reach(item: AlignedCopy, m: int) -> int:
+    """The largest offset, in elements, that occurs where the last block's threads count on beyond the last word: by
+    rows where they are a range, else by matrices."""
+    row_words, words, *distances = (
+        expr.evaluate(dim, m)
+        for dim in (item.row_words, item.words, item.source_ld, item.ld, item.source_stride, item.stride)
+    )
+    ld, stride = max(distances[:2]), max(distances[2:])
+    rows = REPACK_THREADS // row_words + 2
+    matrices = -(-words // REPACK_THREADS) * REPACK_THREADS // (words // item.batch) + 2
+    return max(rows * ld, matrices * stride if item.batch > 1 else 0)
+
+
 class _Repack(Writer):
     """Writes the staged problem: blocks ``word``, which reads, and ``packed``, which writes."""
 
     def __init__(self, tiling: Tiling, side: Side, symbol: str) -> None:
-        super().__init__(tiling, symbol)
         assert side.source is not None
         self.side, self.item = side, side.source
+        super().__init__(tiling, symbol, _reach(self.item, tiling.gemm.m_max))
         # Loads end with a row: what lies behind it may be nobody's.
         columns = self.item.columns
         widths = (8, 4, 2) if isinstance(columns, int) else ()

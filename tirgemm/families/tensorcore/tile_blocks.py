@@ -36,10 +36,10 @@ def _reach(tiling: Tiling) -> int:
 
 
 class Writer(StagedWriter):
-    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``."""
+    """Writes a PrimFunc ``symbol`` of ``gemm`` under ``tiling``; ``reach``: an offset that must fit the index dtype."""
 
-    def __init__(self, tiling: Tiling, symbol: str) -> None:
-        super().__init__(tiling.gemm, index_dtype(tiling.gemm, _reach(tiling)), symbol)
+    def __init__(self, tiling: Tiling, symbol: str, reach: int = 0) -> None:
+        super().__init__(tiling.gemm, index_dtype(tiling.gemm, max(_reach(tiling), reach)), symbol)
         self.tiling = tiling
         self.partials: Any = None
 

@@ -45,6 +45,18 @@ def activation(tir: Any, hold: Callable[[Any], Any], act: str, x: Any) -> Any:
     return f32(0.5) * x * tir.Select(x < f32(0), tail, f32(2) - tail)
 
 
+def one_nan(tir: Any, hold: Callable[[Any], Any], x: Any) -> Any:
+    """A float32 value or vector with one NaN in place of each: TVM rounds to bf16 by an addition to the bits, which
+    makes a zero of a NaN whose bits are nearly all ones."""
+    x, lanes = hold(x), _lanes(x)
+
+    def u32(value: int) -> Any:
+        return tir.uint32(value) if lanes == 1 else tir.Broadcast(tir.uint32(value), lanes)
+
+    bits = tir.reinterpret("uint32" if lanes == 1 else f"uint32x{lanes}", x)
+    return tir.Select(tir.bitwise_and(bits, u32(0x7FFFFFFF)) > u32(0x7F800000), _constants(tir, x)(math.nan), x)
+
+
 def _exp(tir: Any, hold: Callable[[Any], Any], x: Any) -> Any:
     """exp of float32: infinite from 127.5 ln 2 = 88.4 on, at its least exp(-87)."""
     f32 = _constants(tir, x)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
-from tirgemm.families.x86.maths import activation
+from tirgemm.families.x86.maths import activation, one_nan
 from tirgemm.families.x86.script import Emitter
+from tirgemm.gemm import Gemm
 from tirgemm.launch import Param
 from tirgemm.workload import Maths, epilogue, named
 
@@ -164,11 +165,17 @@ class _Multiply:
             self.beta,
             maths=Maths(
                 lambda a, b, c: self.tir.fma(a if lanes == 1 else self.tir.Broadcast(a, lanes), b, c),
-                lambda gemm, x: activation(self.tir, emit.hold, gemm.act, x),
+                self.activated,
             ),
             lanes=lanes,
         )
         self.tir.buffer_store(self.d, value, at)
+
+    def activated(self, gemm: Gemm, x: Any) -> Any:
+        value = activation(self.tir, self.emit.hold, gemm.act, x)
+        # Operands in bf16 have no NaN that rounds to a number.
+        rounds = gemm.out == "bf16" and gemm.dtype != "bf16"
+        return one_nan(self.tir, self.emit.hold, value) if rounds else value
 
     def slot(self, i: Any, j: Any) -> tuple[Any, ...]:
         return (self.z, self.y, self.x, i, j)

@@ -13,6 +13,7 @@ from statistics import median
 
 from tirgemm.device import Device
 from tirgemm.families import supporting
+from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import KernelRecord
 
@@ -43,8 +44,8 @@ def headroom(gemm: Gemm, device: Device, regime: Regime, known: KernelRecord | N
         us = timing.median_us
     else:
         us = min(
-            family.predict_us(gemm, family.default(gemm, device, regime), device, regime)
-            for family in supporting(gemm, device)
+            family.predict_us(gemm, config, device, regime)
+            for family, config in ranked_defaults(supporting(gemm, device), gemm, device, regime)
         )
     return min(max(us / bound_us(gemm, device) - 1.0, 0.0), MOST)
 

@@ -24,6 +24,8 @@ NAME = "invariant"
 MOST_ROWS = 8192
 _NAMES = 251
 _SIZES = 4
+# Of a range at least so many rows more than its low end are tried: several register tiles of a CPU's and an edge.
+_MORE_ROWS = 28
 # Calls of every size, each with every row at another place.
 _CALLS = 3
 # Every so many values drawn anew: a prime, so that no two rows or columns are alike.
@@ -70,12 +72,12 @@ def invariance_report(backend: RowBackend, gemm: Gemm, function: Callable[..., o
 
 def row_counts(gemm: Gemm, most_elements: int, rng: np.random.Generator) -> tuple[int, ...]:
     """Every m that is called: the number itself; of a range its low end and random ones on a log scale, as far as
-    ``MOST_ROWS`` and ``most_elements`` of A and D allow."""
+    ``MOST_ROWS`` and ``most_elements`` of A and D allow, and always up to ``_MORE_ROWS`` more: one m alone says nothing
+    of what depends on m."""
     if not isinstance(gemm.m, Range):
         return (gemm.m,)
-    high = min(gemm.m.high, MOST_ROWS, most_elements // (gemm.batch * max(gemm.n, gemm.k)))
-    if high <= gemm.m.low:
-        return (gemm.m.low,)
+    allowed = min(MOST_ROWS, most_elements // (gemm.batch * max(gemm.n, gemm.k)))
+    high = min(gemm.m.high, max(allowed, gemm.m.low + _MORE_ROWS))
     drawn = np.exp(rng.uniform(math.log(gemm.m.low), math.log(high), size=_SIZES)).astype(int)
     return tuple(sorted({gemm.m.low, high, *(int(m) for m in drawn.clip(gemm.m.low, high))}))
 

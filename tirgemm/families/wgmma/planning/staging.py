@@ -11,7 +11,7 @@ from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SWIZZLES
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 
 # Widest and least columns that are staged at a time, and how many where the stages leave no room for the widest. Of
-# even fewer, what one more stage gains is lost again: their rows are single sectors of L2 (docs/decisions/wgmma-stores.md).
+# even fewer, what one more stage gains is lost again: their rows are single sectors (docs/decisions/wgmma-stores.md).
 _WIDEST_CHUNK, _LEAST_CHUNK, _NARROWED_CHUNK = 64, 8, 32
 # Tiles of D in shared memory a consumer: one fills while TMA stores the other.
 _BUFFERS = 2
