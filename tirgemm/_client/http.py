@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from tirgemm._client.api_key import KeyHeader
 from tirgemm._client.deadline import Deadline
+from tirgemm._client.own_service import is_loopback
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
 from tirgemm._client.service_documents import Document, Form, checked
 from tirgemm._client.service_json import parse_json, whole_number
@@ -83,6 +84,8 @@ class ServiceConnection(Closing):
             timeout=timeout,
             transport=transport,
             verify=_trusted_authorities(),
+            # To loopback there is no proxy on the way, which would have the key in plain text.
+            trust_env=not is_loopback(httpx.URL(self.url).host),
             headers={"user-agent": "tirgemm", "accept-encoding": "identity"},
             auth=None if key is None else key.add,
             # What a redirect says is an error: the key is sent to nobody but the service.
