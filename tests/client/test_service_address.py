@@ -1,13 +1,16 @@
-"""The address of a service and what the environment says of the way to it: proxies."""
+"""The address of a service and what the environment says of the way to it: proxies, certificates, a password."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.raw_service import answer, answering
 from tirgemm import Client
+from tirgemm._client import http_client
+from tirgemm.errors import InvalidRequest, ServiceUnreachable
 
 KEY = "tirgemm_" + "k" * 43
 META = answer(b'{"version": "1"}')
@@ -32,3 +35,72 @@ def test_no_proxy_has_the_key_of_a_service_on_loopback(tmp_path: Path, monkeypat
         with Client("http://gpu.example:8000", cache_dir=tmp_path) as client:
             client.meta()
         assert to_proxy[0].startswith(b"GET http://gpu.example:8000/v1/meta ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "socksio"),
+        ("NO_PROXY", "localhost,[::1]", "Invalid port"),
+        ("HTTP_PROXY", "ftp://127.0.0.1", "Unknown scheme"),
+        ("HTTP_PROXY", "http://proxy..example", "label empty"),
+    ],
+)
+def test_proxies_that_cannot_be_used_are_named_by_their_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidRequest, match=f"the proxies that HTTP_PROXY, .*ALL_PROXY or NO_PROXY name .*{says}"):
+        Client("http://gpu.example", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("data", [None, b"no certificates\n"])
+def test_certificates_that_cannot_be_read_are_named_by_their_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes | None
+) -> None:
+    file = tmp_path / "authorities.pem"
+    if data is not None:
+        file.write_bytes(data)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    http_client._trusted_authorities.cache_clear()
+    with pytest.raises(InvalidRequest, match=f"certificates .SSL_CERT_FILE={file}, SSL_CERT_DIR=. cannot be read"):
+        Client("https://gpu.example", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:8000 ",
+        "http://gpu..example",
+        "http://gpu.example:port",
+        f"http://{'g' * 64}.example",
+        "http://me:hunter2@127.0.0.1:99999",
+        "http://me:hunter2@gpu..example",
+    ],
+)
+def test_what_is_no_address_is_told_before_anything_else_and_without_a_password(
+    tmp_path: Path, url: str, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("", KEY):
+        monkeypatch.setenv("TIRGEMM_KEY", variable)
+        with pytest.raises(InvalidRequest, match=r"^service address '.*' is not a URL such as") as refused:
+            Client(url, cache_dir=tmp_path, key=key)
+        assert "hunter2" not in str(refused.value)
+
+
+def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
+    with answering(lambda _head: [META]) as (url, heads):
+        with Client(url.replace("//", "//me:hunter2@") + "/", cache_dir=tmp_path) as client:
+            client.meta()
+            assert client.url == url
+        assert b"authorization: basic" in heads[0].lower()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://me:hunter2@127.0.0.1:{closed.getsockname()[1]}"
+    with Client(url, cache_dir=tmp_path, patience=0.0) as client, pytest.raises(ServiceUnreachable) as gone:
+        client.meta()
+    assert "hunter2" not in str(gone.value)

@@ -8,26 +8,25 @@ import math
 import random
 import re
 import secrets
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
 from tirgemm._client.api_key import KeyHeader
 from tirgemm._client.deadline import Deadline
-from tirgemm._client.own_service import is_loopback
+from tirgemm._client.http_client import checked_url, http_client
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
 from tirgemm._client.service_documents import Document, Form, checked
 from tirgemm._client.service_json import parse_json, whole_number
 from tirgemm._extras import needed_by
 from tirgemm._terminal.plain_text import plain
 from tirgemm.artifact.closing import Closing
-from tirgemm.errors import ClientClosed, CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
+from tirgemm.artifact.known_servers import without_user
+from tirgemm.errors import ClientClosed, CorruptArtifact, ServiceError, ServiceUnreachable
 
 with needed_by("tirgemm.Client"):
     import httpx
@@ -74,18 +73,16 @@ class ServiceConnection(Closing):
         transport: httpx.BaseTransport | None = None,
         key: KeyHeader | None = None,
     ) -> None:
-        self.url = _base_url(url)
+        whole = checked_url(url)
+        self.url = without_user(whole)
         self.offline = offline
         self.timeout = timeout
         self.patience = patience
         self._closing = threading.Event()
-        self._http = httpx.Client(
-            base_url=self.url,
+        self._http = http_client(
+            whole,
             timeout=timeout,
             transport=transport,
-            verify=_trusted_authorities(),
-            # To loopback there is no proxy on the way, which would have the key in plain text.
-            trust_env=not is_loopback(httpx.URL(self.url).host),
             headers={"user-agent": "tirgemm", "accept-encoding": "identity"},
             auth=None if key is None else key.add,
             # What a redirect says is an error: the key is sent to nobody but the service.
@@ -301,23 +298,6 @@ def unreachable(url: str, error: Exception, patience: float) -> ServiceUnreachab
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-@cache
-def _trusted_authorities() -> ssl.SSLContext:
-    """What servers' certificates are checked against, read once a process: it takes 20 ms."""
-    return httpx.create_ssl_context()
-
-
-def _base_url(url: str) -> str:
-    try:
-        parsed = httpx.URL(url)
-        good = parsed.scheme in ("http", "https") and re.fullmatch(r"[\w.:-]+", parsed.host) is not None
-    except (httpx.InvalidURL, TypeError):
-        good = False
-    if not good:
-        raise InvalidRequest(f"service address {url!r:.200} is not a URL such as http://127.0.0.1:8000")
-    return url.rstrip("/")
 
 
 def accepts_unverified(problem: dict[str, object]) -> bool:

@@ -59,7 +59,7 @@ def lock(
                     effort=effort,
                     on_event=view,
                 )
-                checked(document, KERNEL, url)
+                checked(document, KERNEL, client.url)
                 data = client.package(document, gemm, device=document["device"]["key"], regime=model.regime)
             kernels[name] = locked_of(read(data, client.trust), model.regime, document["role"])
     LockFile(kernels).write(target)
