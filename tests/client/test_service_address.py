@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.command_line import own_folders, runner
 from tests.helpers.raw_service import answer, answering
 from tirgemm import Client
 from tirgemm._client import http_client
@@ -104,3 +105,13 @@ def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
     with Client(url, cache_dir=tmp_path, patience=0.0) as client, pytest.raises(ServiceUnreachable) as gone:
         client.meta()
     assert "hunter2" not in str(gone.value)
+
+
+def test_a_command_does_not_show_the_password_of_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    with answering(lambda _head: [answer(b'{"jobs": [], "batches": []}')]) as (url, _):
+        for group, says in (("jobs", "has no jobs"), ("batches", "has no batch")):
+            code, out, err = runner(capsys)(group, "list", "--url", url.replace("//", "//me:hunter2@"))
+            assert (code, out.strip(), err) == (0, f"{url} {says}", "")
