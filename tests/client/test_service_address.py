@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.helpers.command_line import own_folders, runner
 from tests.helpers.raw_service import answer, answering
 from tirgemm import Client
 from tirgemm._client import http_client
-from tirgemm.errors import InvalidRequest, ServiceUnreachable
+from tirgemm.errors import InvalidRequest, ServiceError, ServiceUnreachable
 
 KEY = "tirgemm_" + "k" * 43
 META = answer(b'{"version": "1"}')
@@ -115,3 +116,22 @@ def test_a_command_does_not_show_the_password_of_an_address(
         for group, says in (("jobs", "has no jobs"), ("batches", "has no batch")):
             code, out, err = runner(capsys)(group, "list", "--url", url.replace("//", "//me:hunter2@"))
             assert (code, out.strip(), err) == (0, f"{url} {says}", "")
+
+
+@pytest.mark.parametrize(
+    ("headers", "leads"),
+    [
+        (
+            {"location": "https://gpu.example/login"},
+            "to https://gpu.example/login; give the address of the service there",
+        ),
+        ({}, "nowhere; is it a tirgemm service"),
+    ],
+)
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_no_answer(tmp_path: Path, status: int, headers: dict[str, str], leads: str) -> None:
+    moved = httpx.MockTransport(lambda _request: httpx.Response(status, headers=headers))
+    with Client("http://gpu.example", cache_dir=tmp_path, transport=moved) as client:
+        for call in (client.meta, lambda: client.artifact("0" * 64), lambda: list(client.events("3f2a"))):
+            with pytest.raises(ServiceError, match=f"answered {status}, which leads {leads}"):
+                call()

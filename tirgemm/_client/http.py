@@ -114,7 +114,8 @@ class ServiceConnection(Closing):
         quick: bool = False,
         once: bool = False,
     ) -> Answer:
-        """One request with its JSON answer. ServiceError, with the problem document, for a status of 400 or above.
+        """One request with its JSON answer. ServiceError for a status of 400 or above, with the problem document, and
+        for a redirect.
 
         ``prefer_wait``: the seconds that the answer may take; None leaves that to the service. ``quick`` is for whoever
         can do without an answer: a service that is away is given up within a second or two. ``once``: with a
@@ -201,7 +202,8 @@ class ServiceConnection(Closing):
     def _exchange(
         self, method: str, path: str, seconds: float, **options: Any
     ) -> Iterator[tuple[httpx.Response, Deadline]]:
-        """An answer of a status below 400, to be read within the block; all of it must have come within ``seconds``.
+        """An answer of a status below 300, or 304, to be read within the block; all of it must have come within
+        ``seconds``.
 
         Raises ServiceError for any other status, httpx.TransportError on loss and at the deadline.
         """
@@ -306,8 +308,10 @@ def accepts_unverified(problem: dict[str, object]) -> bool:
 
 
 def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -> None:
-    if response.status_code < 400:
+    if response.status_code < 300 or response.status_code == 304:
         return
+    if response.status_code < 400:
+        raise ServiceError(f"{url} {_moved(response)}", http_status=response.status_code)
     problem: dict[str, object] = {}
     with contextlib.suppress(ValueError, _TooLong):
         document = parse_json(_body(response, deadline))
@@ -323,6 +327,13 @@ def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -
     if accepts_unverified(problem):
         words = f"{words}; verify=False takes a build that nobody has run"
     raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
+
+
+def _moved(response: httpx.Response) -> str:
+    """What a redirect says, which is not followed."""
+    to = plain(without_user(response.headers.get("location", "")))[:MAX_REASON]
+    leads = f"to {to}; give the address of the service there" if to else "nowhere; is it a tirgemm service?"
+    return f"answered {response.status_code}, which leads {leads}"
 
 
 class _TooLong(Exception):
