@@ -133,6 +133,15 @@ def test_with_nothing_in_the_cache_it_is_tried_again_and_the_log_says_so(
     assert len(caplog.records) == 2, "a stream that is lost is told too"
 
 
+def test_an_error_says_how_long_an_answer_was_waited_for(
+    fake: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_layer, "time", SimpleNamespace(monotonic=lambda: 29.0 * len(fake.requests)))
+    fake.broken["/v1/kernels"] = [httpx.ReadTimeout("timed out")]
+    with pytest.raises(ServiceUnreachable, match=r"within 29 s \(timed out\); check the address"):
+        client(fake, tmp_path, patience=3.0).kernels()
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_moment_without_an_answer_is_not_worth_a_word(
     fake: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture

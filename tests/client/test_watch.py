@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S
 from tirgemm import Client
 from tirgemm._client import http as http_layer
 from tirgemm._client import watch
-from tirgemm.errors import ServiceUnreachable
+from tirgemm.errors import ClientClosed, ServiceUnreachable
 
 STREAM = f"/v1/jobs/{JOB}/events"
 
@@ -110,3 +110,14 @@ def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Clien
     fake.streams = [[*EVENTS[:3]], []]
     fake.status = "done"
     assert client.kernel("33x17x19:f32:nt").manifest.role == "tuned"
+
+
+def test_a_client_that_is_closed_while_a_job_is_followed_says_so(client: Client, fake: FakeService) -> None:
+    def cut() -> Iterator[bytes | BaseException]:
+        yield EVENTS[0]
+        client.close()
+        yield httpx.ReadError("connection reset")
+
+    fake.streams = [cut()]
+    with pytest.raises(ClientClosed, match="was closed"):
+        list(client.events(JOB))

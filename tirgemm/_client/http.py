@@ -124,9 +124,7 @@ class ServiceConnection(Closing):
         headers = {} if prefer_wait is None else {"prefer": f"wait={prefer_wait}"}
         if once:
             headers["idempotency-key"] = secrets.token_hex(16)
-        connect, read = self.timeout, self.timeout + (prefer_wait or 0)
-        if quick:
-            connect, read = min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)
+        connect, read = self._seconds(quick, prefer_wait or 0)
         timeout = httpx.Timeout(self.timeout, connect=connect, read=read)
 
         def send() -> Answer:
@@ -156,12 +154,12 @@ class ServiceConnection(Closing):
         It may take ``timeout`` seconds, and a second more for each MiB of ``limit``. ``quick`` is as for ``request``.
         """
         headers = {"if-none-match": if_none_match} if if_none_match else {}
-        connect = min(self.timeout, QUICK_CONNECT_SECONDS) if quick else self.timeout
-        timeout = httpx.Timeout(self.timeout, connect=connect)
+        connect, read = self._seconds(quick)
+        timeout = httpx.Timeout(self.timeout, connect=connect, read=read)
 
         def receive() -> bytes:
             data = bytearray()
-            seconds = self.timeout + limit / SLOWEST_BYTES_PER_SECOND
+            seconds = read + limit / SLOWEST_BYTES_PER_SECOND
             with self._exchange("GET", path, seconds, headers=headers, timeout=timeout) as (response, deadline):
                 total = whole_number(response.headers.get("content-length", "")) or 0
                 if total > limit:
@@ -198,6 +196,11 @@ class ServiceConnection(Closing):
             due.set(deadline - time.monotonic())
             yield parse_events(read_lines(_chunks(response, due), allowance))
 
+    def _seconds(self, quick: bool, wait: float = 0.0) -> tuple[float, float]:
+        """How long connecting may take, and an answer that may take ``wait`` seconds by itself."""
+        connect, read = self.timeout, self.timeout + wait
+        return (min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)) if quick else (connect, read)
+
     @contextmanager
     def _exchange(
         self, method: str, path: str, seconds: float, **options: Any
@@ -218,14 +221,15 @@ class ServiceConnection(Closing):
                     raise _late(None, deadline) from error
                 raise
             except RuntimeError as error:  # httpx's words for a client that was closed meanwhile
-                self._refuse_closed(error)
+                self.refuse_closed(error)
                 raise
 
     def _refuse_offline(self) -> None:
         if self.offline:
             raise ServiceUnreachable(f"this client is offline; {self.url} is asked for nothing")
 
-    def _refuse_closed(self, cause: Exception | None = None) -> None:
+    def refuse_closed(self, cause: Exception | None = None) -> None:
+        """Raise ClientClosed where this connection was closed."""
         if self.closed:
             raise ClientClosed(
                 f"this client of {self.url} was closed; keep it open for as long as kernels are to come of it"
@@ -233,7 +237,7 @@ class ServiceConnection(Closing):
 
     def _patiently(self, send: Callable[[], T], patience: float) -> T:
         self._refuse_offline()
-        self._refuse_closed()
+        self.refuse_closed()
         started, attempt, is_lost = time.monotonic(), 0, False
         outage = Outage(self.url, patience)
         while True:
@@ -249,14 +253,14 @@ class ServiceConnection(Closing):
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
                 is_lost = is_lost or error.http_status in (502, 504)  # of a gateway's
-            self._refuse_closed(failure)
+            self.refuse_closed(failure)
             attempt += 1
             away = time.monotonic() - started
             if away + wait > patience:
-                raise unreachable(self.url, failure, patience) from failure
+                raise unreachable(self.url, failure, max(patience, away)) from failure
             outage.tell(failure, away)
             self.pause(wait)
-            self._refuse_closed(failure)
+            self.refuse_closed(failure)
 
 
 class Outage:
@@ -285,15 +289,14 @@ def retry_after(error: ServiceError) -> float:
     return max(0.0, min(seconds, 30.0)) if isinstance(seconds, (int, float)) else 0.0
 
 
-def unreachable(url: str, error: Exception, patience: float) -> ServiceUnreachable:
-    """The ServiceUnreachable for a service that did not answer within ``patience`` seconds, or only with 502, 503,
-    504."""
+def unreachable(url: str, error: Exception, seconds: float) -> ServiceUnreachable:
+    """The ServiceUnreachable for a service that did not answer within ``seconds``, or only with 502, 503, 504."""
     if isinstance(error, ServiceError):
         return ServiceUnreachable(str(error), error.problem, error.http_status)
-    if patience <= QUICK_PATIENCE_SECONDS:
+    if seconds <= QUICK_PATIENCE_SECONDS:
         return ServiceUnreachable(f"no answer from {url} ({_reason(error)})")
     return ServiceUnreachable(
-        f"no answer from {url} within {patience:.0f} s ({_reason(error)}); check the address and that `tirgemm "
+        f"no answer from {url} within {seconds:.0f} s ({_reason(error)}); check the address and that `tirgemm "
         f"serve` runs there"
     )
 

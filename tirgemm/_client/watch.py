@@ -80,14 +80,15 @@ def watch(
                 yield from _poll(session, name, deadline, of)
                 return
             failure = error
+        session.refuse_closed(failure)
         now = time.monotonic()
         # How long the stream was, whatever time its document then took.
         if (ended or now) - opened >= STEADY_SECONDS:
             lost_at, attempt = 0.0, 0
         if not lost_at:
             lost_at, outage = now, Outage(session.url, session.patience)
-        if now - lost_at > session.patience or session.closed:
-            raise unreachable(session.url, failure, session.patience) from failure
+        if now - lost_at > session.patience:
+            raise unreachable(session.url, failure, now - lost_at) from failure
         outage.tell(failure, now - lost_at)
         session.pause(min(backoff(attempt), deadline - now))
         attempt += 1
