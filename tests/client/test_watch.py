@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,6 +105,18 @@ def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeSe
         if len(seen) == 3:
             fake.status = "done"
     assert seen == ["job", "job", "job", "job", "done"]
+
+
+def test_a_stream_that_is_asked_for_too_often_is_asked_for_again_when_the_service_says(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = {"code": "rate_limited", "detail": "the key was used too often"}
+    refusals = [httpx.Response(429, json=problem, headers={"retry-after": "7"})]
+    stream, pauses = fake._stream, []
+    monkeypatch.setattr(fake, "_stream", lambda: refusals.pop() if refusals else stream())
+    monkeypatch.setattr(client._session, "pause", pauses.append)
+    assert [event.id for event in islice(client.events(JOB), 5)] == [1, 2, 3, 4, 5]
+    assert pauses == [7.0]
 
 
 def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Client, fake: FakeService) -> None:

@@ -249,7 +249,7 @@ class ServiceConnection(Closing):
                 is_lost = is_lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             except ServiceError as error:
                 error.repeated = is_lost
-                if error.http_status not in RETRIED_STATUSES and error.problem.get("code") != "rate_limited":
+                if not passes(error):
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
                 is_lost = is_lost or error.http_status in (502, 504)  # of a gateway's
@@ -281,6 +281,11 @@ class Outage:
 def backoff(attempt: int) -> float:
     """Seconds to pause before the next attempt: 0.1, 0.2, ... 3.2, each by a random factor from 0.75 to 1.25."""
     return float(0.1 * 2 ** min(attempt, 5)) * random.uniform(0.75, 1.25)
+
+
+def passes(error: ServiceError) -> bool:
+    """Whether the same request may be answered a while later: the service is away, or was asked too often."""
+    return error.http_status in RETRIED_STATUSES or error.problem.get("code") == "rate_limited"
 
 
 def retry_after(error: ServiceError) -> float:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tirgemm._client.http import RETRIED_STATUSES, Outage, ServiceConnection, backoff, unreachable
+from tirgemm._client.http import Outage, ServiceConnection, backoff, passes, retry_after, unreachable
 from tirgemm._client.resource_path import NOUNS, Resource, path_of
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance
 from tirgemm._extras import needed_by
@@ -45,7 +45,7 @@ def watch(
     last: ReceivedEvent | None = None
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
-        opened, ended = math.inf, 0.0
+        opened, ended, asked = math.inf, 0.0, 0.0
         try:
             with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
                 opened = time.monotonic()
@@ -75,11 +75,11 @@ def watch(
         except ServiceError as error:
             if error.http_status is None:  # it sends more than it may
                 raise
-            if error.http_status not in RETRIED_STATUSES:
+            if not passes(error):
                 live_document(session, name, of)
                 yield from _poll(session, name, deadline, of)
                 return
-            failure = error
+            failure, asked = error, retry_after(error)
         session.refuse_closed(failure)
         now = time.monotonic()
         # How long the stream was, whatever time its document then took.
@@ -90,7 +90,7 @@ def watch(
         if now - lost_at > session.patience:
             raise unreachable(session.url, failure, now - lost_at) from failure
         outage.tell(failure, now - lost_at)
-        session.pause(min(backoff(attempt), deadline - now))
+        session.pause(min(max(backoff(attempt), asked), deadline - now))
         attempt += 1
 
 
