@@ -107,6 +107,38 @@ def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeSe
     assert seen == ["job", "job", "job", "job", "done"]
 
 
+def test_where_a_proxy_keeps_the_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
+    fake.broken[STREAM] = [httpx.ReadTimeout("timed out")]
+    seen = []
+    for event in client.events(JOB):
+        seen.append(event.kind)
+        if len(seen) == 3:
+            fake.status = "done"
+    assert seen == ["job", "job", "job", "job", "done"]
+    assert len(fake.sent("GET", STREAM)) == 1
+
+
+def test_a_stream_that_was_there_is_asked_for_again_after_a_timeout(client: Client, fake: FakeService) -> None:
+    late = httpx.ReadTimeout("timed out")
+
+    def cut() -> Iterator[bytes | BaseException]:
+        yield EVENTS[0]
+        fake.broken[STREAM] = [late]
+        yield late
+
+    fake.streams = [cut(), EVENTS[1:]]
+    assert [event.id for event in client.events(JOB)] == [1, 2, 3, 4, 5]
+
+
+def test_a_service_that_answers_nothing_is_not_polled_for_ever(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client._session, "patience", 0.05)
+    fake.broken = {path: [httpx.ReadTimeout("timed out")] * 10_000 for path in (STREAM, f"/v1/jobs/{JOB}")}
+    with pytest.raises(ServiceUnreachable, match="timed out"):
+        list(client.events(JOB))
+
+
 def test_a_stream_that_is_asked_for_too_often_is_asked_for_again_when_the_service_says(
     client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

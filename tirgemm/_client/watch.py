@@ -41,14 +41,14 @@ def watch(
     ``deadline`` is a time of ``time.monotonic``. Raises ServiceError where there is no such one, and ServiceUnreachable
     where for longer than the session's patience the service stays away, or ends each stream at once without news.
     """
-    lost_at, attempt, finished = 0.0, 0, False
+    lost_at, attempt, finished, streamed = 0.0, 0, False, False
     last: ReceivedEvent | None = None
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
         opened, ended, asked = math.inf, 0.0, 0.0
         try:
             with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
-                opened = time.monotonic()
+                opened, streamed = time.monotonic(), True
                 for event in stream:
                     # The end of a job that ended under an older service has the id of the event before it.
                     if event.id and event.id <= after and event.kind not in ENDED:
@@ -69,6 +69,10 @@ def watch(
                 f"new in it, which is put up with for {session.patience:g} s; does a proxy cut streams?"
             )
         except httpx.TransportError as error:
+            # A proxy may keep a stream, with its headers, until it ends: then the documents still come.
+            if isinstance(error, httpx.ReadTimeout) and not streamed and time.monotonic() < deadline:
+                yield from _poll(session, name, deadline, of)
+                return
             failure = error
         except ServiceUnreachable:
             raise
@@ -76,7 +80,6 @@ def watch(
             if error.http_status is None:  # it sends more than it may
                 raise
             if not passes(error):
-                live_document(session, name, of)
                 yield from _poll(session, name, deadline, of)
                 return
             failure, asked = error, retry_after(error)
