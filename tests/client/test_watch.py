@@ -144,7 +144,8 @@ def test_a_stream_that_is_asked_for_too_often_is_asked_for_again_when_the_servic
 ) -> None:
     problem = {"code": "rate_limited", "detail": "the key was used too often"}
     refusals = [httpx.Response(429, json=problem, headers={"retry-after": "7"})]
-    stream, pauses = fake._stream, []
+    stream = fake._stream
+    pauses: list[float] = []
     monkeypatch.setattr(fake, "_stream", lambda: refusals.pop() if refusals else stream())
     monkeypatch.setattr(client._session, "pause", pauses.append)
     assert [event.id for event in islice(client.events(JOB), 5)] == [1, 2, 3, 4, 5]
