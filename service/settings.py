@@ -39,7 +39,7 @@ EngineName = Literal["local", "ray"]
 class Settings(BaseSettings):
     """Settings of ``tirgemm serve`` and ``tirgemm worker``; the variable of ``data`` is ``TIRGEMM_DATA``."""
 
-    model_config = SettingsConfigDict(env_prefix="TIRGEMM_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="TIRGEMM_", env_ignore_empty=True, frozen=True)
 
     data: Path = Field(default_factory=user_data)
     """Folder of the database, the blobs, the signing key and the locks of one service."""

@@ -173,11 +173,13 @@ def get(
                     other_devices=other_devices,
                 )
         except KeyboardInterrupt as error:
-            words = f"no longer waiting for {problem}; a job that {url} has begun goes on: `tirgemm jobs list` shows it"
-            raise Interrupted(words) from error
+            raise Interrupted(
+                f"no longer waiting for {problem}; a job that {client.url} has begun goes on: "
+                "`tirgemm jobs list` shows it"
+            ) from error
         with told_as_options():
             data = client.package(document, problem, device=target, regime=regime, verify=not unverified, on_event=view)
-        checked(document, KERNEL, url)
+        checked(document, KERNEL, client.url)
         package = read(data, client.trust)
     path = write_artifact(package, out, Path(f"{str(problem).replace(':', '-').replace('=', '')}.tirgemm"))
     fault = package.manifest.certificate_fault
@@ -360,7 +362,7 @@ def _client(url: str, given: list[str] | None, *, offline: bool = False) -> Clie
         client.trust_server(*([key for key in given if key in shown] or given))
         for key in given:
             if key not in shown:
-                Trust.of_user().add(key, url)
+                Trust.of_user().add(key, client.url)
     return client
 
 

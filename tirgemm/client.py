@@ -184,12 +184,13 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         verify: bool = True,
         other_devices: bool = False,
     ) -> CachedKernel | None:
-        """What the cache has for a problem: its document, where it came from and how old it is. Nothing is sent."""
-        problem, name = as_gemm(gemm, None, None, {}), device_name(device)
-        entry = self.index.find(
-            problem, name, regime_named(regime), self.url, verified=verify, other_devices=other_devices
-        )
-        return entry if entry is not None and self.cache.get(entry.artifact_sha256) is not None else None
+        """What the cache has for a problem: its document, where it came from and how old it is. Nothing is sent.
+
+        What another service gave counts where this client trusts who signed it.
+        """
+        what = as_gemm(gemm, None, None, {}), device_name(device), regime_named(regime)
+        counted: dict[str, Any] = {"verified": verify, "other_devices": other_devices}
+        return self.index.find(*what, self.url, **counted, usable=self._artifacts.serves)
 
     def package(
         self,
@@ -360,6 +361,12 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         if "retune" in body:
             raise InvalidRequest(f"offline, a client cannot have {what} tuned again; leave out offline or retune")
         if cached is None:
+            other = self.index.find(Gemm.parse(body["gemm"]), body["device"], body["regime"], self.url)
+            if other is not None and other.url != self.url:
+                raise NotCached(
+                    f"the cache has a kernel for {what} from {other.url} alone, signed by nobody who is trusted at "
+                    f"{self.url}; ask as a client of that address: --url {other.url}"
+                )
             raise NotCached(
                 f"no kernel for {what} is in the cache {self.cache.folder}; get it once while {self.url} answers"
             )

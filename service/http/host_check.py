@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tirgemm.service.http.state import ServiceState
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE)
+_IMPLIED_PORTS = {"http": 80, "https": 443}
 # What may be an attempt to use the service by a user's browser.
 _COUNTED = frozenset({403, 421})
 
@@ -88,9 +89,11 @@ def _is_address(name: str) -> bool:
 
 
 def _same(origin: str, host: str) -> bool:
-    """Whether a page at ``host`` has that origin; the scheme may be a proxy's."""
+    """Whether a page at ``host`` has that origin; the scheme, and a port that goes without saying, may be a proxy's."""
     try:
-        parts = urlsplit(origin)
-    except ValueError:
+        parts, ours = urlsplit(origin), urlsplit(f"//{host}")
+        implied = _IMPLIED_PORTS[parts.scheme]
+        ports = parts.port or implied, ours.port or implied
+    except (ValueError, KeyError):
         return False
-    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+    return "@" not in parts.netloc and parts.hostname == ours.hostname and ports[0] == ports[1]

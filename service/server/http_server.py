@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable
@@ -21,10 +22,15 @@ from tirgemm.service.settings import MAX_HEADER_BYTES
 BACKLOG = 2048
 # At so many of Uvicorn's ticks, of a tenth of a second, one sign of life.
 TICKS_OF_LIFE = 10
+# What Uvicorn warns of at each such request: any number of lines, whoever asks. Of the first ``Refusals`` tells; the
+# others are answered as requests without an upgrade.
+CLIENT_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library")
 
 
 def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
-    """How Uvicorn serves the application: within the limits on connections and headers."""
+    """How Uvicorn serves the application: within the limits on connections and headers, and without a line for each
+    request that is none."""
+    logging.getLogger("uvicorn.error").addFilter(_is_no_client_fault)
     limits = state.settings.max_connections, state.settings.connections_of_address
     return uvicorn.Config(
         create_app(state),
@@ -72,6 +78,10 @@ class HttpServer(uvicorn.Server):
         super().handle_exit(sig, frame)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._state.stopping.set)
+
+
+def _is_no_client_fault(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(CLIENT_FAULTS)
 
 
 def exit_at_signals(ask_to_exit: Callable[[], None]) -> None:

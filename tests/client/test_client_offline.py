@@ -21,6 +21,7 @@ from tirgemm._client import http as http_layer
 from tirgemm._client import kernel_index, watch
 from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm.artifact import Signer
+from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.errors import InvalidRequest, NotCached, ServiceError, ServiceUnreachable, UntrustedArtifact
 
 URL = "http://service.test"
@@ -133,6 +134,15 @@ def test_with_nothing_in_the_cache_it_is_tried_again_and_the_log_says_so(
     assert len(caplog.records) == 2, "a stream that is lost is told too"
 
 
+def test_an_error_says_how_long_an_answer_was_waited_for(
+    fake: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_layer, "time", SimpleNamespace(monotonic=lambda: 29.0 * len(fake.requests)))
+    fake.broken["/v1/kernels"] = [httpx.ReadTimeout("timed out")]
+    with pytest.raises(ServiceUnreachable, match=r"within 29 s \(timed out\); check the address"):
+        client(fake, tmp_path, patience=3.0).kernels()
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_moment_without_an_answer_is_not_worth_a_word(
     fake: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -218,6 +228,29 @@ def test_offline_trust_is_what_it_always_is(fake: FakeService, tmp_path: Path) -
     filled(fake, tmp_path)
     with pytest.raises(UntrustedArtifact):
         client(fake, tmp_path, offline=True, trust=Signer.generate().public).kernel(GEMM)
+
+
+def test_what_another_service_gave_is_served_where_its_key_is_trusted_and_named_where_it_is_not(
+    fake: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    KnownServers.default().accept(URL, [SIGNER.public])
+    own: dict[str, Any] = {"cache_dir": tmp_path, "patience": 0.0, "transport": fake}
+    with Client(URL, **own) as actual:
+        assert actual.kernel(GEMM).gemm == GEMM
+    here = "http://127.0.0.1:8000"
+    with Client(here, offline=True, **own) as actual:
+        assert actual.cached(GEMM) is None
+        with pytest.raises(NotCached, match=f"from {URL} alone, .* trusted at {here}; .*: --url {URL}"):
+            actual.kernel(GEMM)
+    with Client(URL, offline=True, **own) as actual:
+        assert actual.kernel(GEMM).gemm == GEMM
+    away(fake, "/v1/kernels", "/v1/keys")
+    with Client(here, **own) as actual, pytest.raises(ServiceUnreachable):
+        actual.kernel(GEMM)
+    KnownServers.default().accept(here, [SIGNER.public])
+    with Client(here, offline=True, **own) as actual:
+        assert actual.kernel(GEMM).gemm == GEMM
 
 
 @pytest.mark.parametrize("damage", ["cut", "other format", "no object", "swapped", "no artifact", "bad artifact"])

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,6 +155,26 @@ def test_events_that_come_a_byte_at_a_time_end_with_the_wait(tmp_path: Path, dat
 
     with answering(script) as (url, _), client(url, tmp_path) as actual:
         assert actual.kernel(GEMM, wait=0.2).manifest.role == "fallback"
+
+
+def test_whoever_can_do_without_an_answer_does_not_wait_for_a_body_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_layer, "QUICK_READ_SECONDS", 0.1)
+    for first in (b"", head_of("Content-Length: 10")):
+        hung, over = threading.Event(), time.monotonic() + PATIENCE_S / 2
+
+        def silent(_head: bytes, first: bytes = first, hung: threading.Event = hung) -> Iterator[bytes]:
+            yield first
+            hung.wait(PATIENCE_S)
+
+        with connected(silent, tmp_path) as actual:
+            try:
+                with pytest.raises(ServiceUnreachable, match="no answer from"):
+                    actual._session.download("/v1/revocations", 100, quick=True)
+            finally:
+                hung.set()
+        assert time.monotonic() < over
 
 
 # -- events ------------------------------------------------------------------------------------------

@@ -295,3 +295,18 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert (code, f"{named} searched for; --priority -3 as no job is queued" in err) == (2, True)
     code, _, err = run("get", "7x5x3", "--from", ".")
     assert (code, "--locked" in err) == (2, True)
+
+
+def test_a_lock_file_that_cannot_be_written_is_refused_before_the_service_is_asked(
+    run: Run, fake: FakeService, tmp_path: Path
+) -> None:
+    (tmp_path / "model.toml").write_text(f'device = "{CPU.key}"\n{MODEL}')
+    (tmp_path / "model.toml.lock").mkdir()
+    for options, words in (
+        (["-o", "model.toml.lock"], "--output is model.toml.lock, which is a folder"),
+        (["-o", "away/model.lock"], "--output is away/model.lock, but there is no folder away"),
+        ([], "the lock file is model.toml.lock, which is a folder"),
+    ):
+        code, _, err = run("lock", "model.toml", "--url", URL, *options)
+        assert (code, words in err) == (2, True), err
+    assert fake.requests == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from tests.waiting import PATIENCE_S
 from tirgemm import Client
 from tirgemm._client import http as http_layer
 from tirgemm._client import watch
-from tirgemm.errors import ServiceUnreachable
+from tirgemm.errors import ClientClosed, ServiceUnreachable
 
 STREAM = f"/v1/jobs/{JOB}/events"
 
@@ -106,7 +107,63 @@ def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeSe
     assert seen == ["job", "job", "job", "job", "done"]
 
 
+def test_where_a_proxy_keeps_the_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
+    fake.broken[STREAM] = [httpx.ReadTimeout("timed out")]
+    seen = []
+    for event in client.events(JOB):
+        seen.append(event.kind)
+        if len(seen) == 3:
+            fake.status = "done"
+    assert seen == ["job", "job", "job", "job", "done"]
+    assert len(fake.sent("GET", STREAM)) == 1
+
+
+def test_a_stream_that_was_there_is_asked_for_again_after_a_timeout(client: Client, fake: FakeService) -> None:
+    late = httpx.ReadTimeout("timed out")
+
+    def cut() -> Iterator[bytes | BaseException]:
+        yield EVENTS[0]
+        fake.broken[STREAM] = [late]
+        yield late
+
+    fake.streams = [cut(), EVENTS[1:]]
+    assert [event.id for event in client.events(JOB)] == [1, 2, 3, 4, 5]
+
+
+def test_a_service_that_answers_nothing_is_not_polled_for_ever(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client._session, "patience", 0.05)
+    fake.broken = {path: [httpx.ReadTimeout("timed out")] * 10_000 for path in (STREAM, f"/v1/jobs/{JOB}")}
+    with pytest.raises(ServiceUnreachable, match="timed out"):
+        list(client.events(JOB))
+
+
+def test_a_stream_that_is_asked_for_too_often_is_asked_for_again_when_the_service_says(
+    client: Client, fake: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = {"code": "rate_limited", "detail": "the key was used too often"}
+    refusals = [httpx.Response(429, json=problem, headers={"retry-after": "7"})]
+    stream = fake._stream
+    pauses: list[float] = []
+    monkeypatch.setattr(fake, "_stream", lambda: refusals.pop() if refusals else stream())
+    monkeypatch.setattr(client._session, "pause", pauses.append)
+    assert [event.id for event in islice(client.events(JOB), 5)] == [1, 2, 3, 4, 5]
+    assert pauses == [7.0]
+
+
 def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Client, fake: FakeService) -> None:
     fake.streams = [[*EVENTS[:3]], []]
     fake.status = "done"
     assert client.kernel("33x17x19:f32:nt").manifest.role == "tuned"
+
+
+def test_a_client_that_is_closed_while_a_job_is_followed_says_so(client: Client, fake: FakeService) -> None:
+    def cut() -> Iterator[bytes | BaseException]:
+        yield EVENTS[0]
+        client.close()
+        yield httpx.ReadError("connection reset")
+
+    fake.streams = [cut()]
+    with pytest.raises(ClientClosed, match="was closed"):
+        list(client.events(JOB))

@@ -109,6 +109,29 @@ def test_our_own_pages_and_who_is_no_browser_may(service: Service) -> None:
     assert answer.status_code == 409, "no worker has the device: the request was looked at"
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "status"),
+    [
+        ("https://localhost", "localhost:443", 200),
+        ("http://localhost", "localhost:80", 200),
+        ("https://localhost:443", "LOCALHOST", 200),
+        ("https://[::1]", "[::1]:443", 200),
+        ("https://localhost", "localhost:80", 403),
+        ("http://localhost", "localhost:443", 403),
+        ("https://localhost:8443", "localhost", 403),
+        ("https://localhost", "localhost:8443", 403),
+        ("https://attacker.example", "localhost:443", 403),
+        ("https://user@localhost", "localhost", 403),
+        ("https://localhost:99999", "localhost", 403),
+        ("ftp://localhost", "localhost", 403),
+    ],
+)
+def test_a_proxy_may_name_the_port_that_the_scheme_implies(
+    service: Service, origin: str, host: str, status: int
+) -> None:
+    assert service.http.get("/v1/kernels", headers={"Origin": origin, "Host": host}).status_code == status
+
+
 # -- targets that are whole URLs ---------------------------------------------------------------------
 
 

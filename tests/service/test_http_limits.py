@@ -123,6 +123,22 @@ def test_refused_connections_are_counted_and_told_a_few_times_a_minute(
     assert refused(service, 431) == 4
 
 
+def test_uvicorn_has_no_line_for_each_request_that_is_none(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(log_lines, "REFUSAL_SECONDS", 1e9)
+    for _ in range(3):
+        with connect(service) as connection:
+            connection.sendall(b"hello\r\n\r\n")
+            check_problem(connection, 400, "bad_request")
+        with ask(service, "/healthz", "Connection: upgrade, close\r\nUpgrade: websocket\r\n") as connection:
+            assert answer_of(connection)[0] == 200
+    told = [record.name for record in caplog.records if record.levelname != "DEBUG" and "refused" in record.message]
+    assert told == ["tirgemm.service"]
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def refused(service: Service, status: int) -> float:
     """How many connections /metrics says were refused with this status."""
     with ask(service, "/metrics", "Connection: close\r\n") as connection:

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 from tests.helpers.command_line import runner
 from tests.waiting import PATIENCE_S, until
+from tirgemm._user_folders import user_data
 from tirgemm.service import log_lines
 from tirgemm.service.commands.serve import serve
+from tirgemm.service.settings import Settings
 from verification.service.processes import Serve, alive, command, descendants
 
 
@@ -73,6 +75,16 @@ def test_settings_come_from_variables_and_options_win(
     monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path))
     monkeypatch.setenv("TIRGEMM_PORT", "http")
     assert "TIRGEMM_PORT" in refused_here("serve", "--no-worker")
+
+
+def test_an_empty_variable_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("DATA", "LOCK_DIR", "PORT", "PROCESSES", "HOST", "ALIVE_FILE"):
+        monkeypatch.setenv(f"TIRGEMM_{name}", "")
+    settings = Settings.load()
+    assert settings.data == user_data().resolve() != tmp_path
+    assert (settings.lock_dir, settings.port, settings.processes, settings.host) == (None, 8000, None, "127.0.0.1")
+    assert settings.alive_file is None
 
 
 def test_a_database_of_a_newer_schema_is_refused_and_not_touched(

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tirgemm._client.http_client import checked_url
 from tirgemm._client.own_service import is_loopback
 from tirgemm.errors import InvalidRequest
 
@@ -44,7 +45,7 @@ def key_header(url: str, key: str | None) -> KeyHeader | None:
 
     ``key`` is by default what TIRGEMM_KEY holds. Over plain HTTP it goes to loopback only, unless
     TIRGEMM_KEY_OVER_HTTP is 1: one that was given is refused then with InvalidRequest, and one from the environment is
-    left out with a warning. Raises InvalidRequest for what is no key.
+    left out with a warning. Raises InvalidRequest for what is no key, and for what is no address.
     """
     secret = os.environ.get(VARIABLE, "") if key is None else key
     if not secret and key is None:
@@ -52,7 +53,7 @@ def key_header(url: str, key: str | None) -> KeyHeader | None:
     name = VARIABLE if key is None else "key"
     if not _SECRET.fullmatch(secret):
         raise InvalidRequest(f"{name} is no API key: it must be 1 to 512 visible ASCII characters, without spaces")
-    parts = urlsplit(url)
+    parts = urlsplit(checked_url(url))
     if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN_VARIABLE, "") == "1":
         return KeyHeader(secret, url)
     words = f"anybody between here and {parts.hostname} could read it: use https, or {PLAIN_VARIABLE}=1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from tirgemm import artifact
 from tirgemm._client.cache import Cache, check_hash, check_name
 from tirgemm._client.http import ServiceConnection
-from tirgemm._client.kernel_index import KernelIndex
+from tirgemm._client.kernel_index import CachedKernel, KernelIndex
 from tirgemm._client.lock_file import LockedKernel
 from tirgemm._client.requested_kernel import RequestedKernel
 from tirgemm._client.server_trust import ServerTrust
@@ -51,6 +51,17 @@ class ArtifactSource:
         self._cache.put(sha256, data)
         self._index.put(requested.gemm, document, self._session.url)
         return data
+
+    def serves(self, entry: CachedKernel) -> bool:
+        """Whether the cache has the artifact of an entry; one that another service gave must be trusted here, too."""
+        data = self._cache.get(entry.artifact_sha256)
+        if data is None or entry.url == self._session.url:
+            return data is not None
+        try:
+            artifact.read(data, self._server.trust)
+        except UntrustedArtifact as error:
+            return isinstance(error, RevokedArtifact)  # which is told when it is loaded
+        return True
 
     def locked(self, kernel: LockedKernel, folder: Path | None, *, verify: bool) -> bytes:
         """The artifact of a lock file's entry, from ``folder``, the cache or the service, and no other one."""

@@ -57,10 +57,10 @@ class Cache:
         """Keep ``data`` under its hash, unless it is there. CorruptArtifact if it has another; a folder that cannot be
         written only warns."""
         path = self.path(sha256)
-        if path.exists():
-            return
-        check_hash(sha256, data)
         try:
+            if path.exists():
+                return
+            check_hash(sha256, data)
             write_whole(path, data)
         except OSError as error:
             LOG.warning("%s is not kept in the cache: %s", path, error)

@@ -8,25 +8,25 @@ import math
 import random
 import re
 import secrets
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
 from tirgemm._client.api_key import KeyHeader
 from tirgemm._client.deadline import Deadline
+from tirgemm._client.http_client import checked_url, http_client
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
 from tirgemm._client.service_documents import Document, Form, checked
 from tirgemm._client.service_json import parse_json, whole_number
 from tirgemm._extras import needed_by
 from tirgemm._terminal.plain_text import plain
 from tirgemm.artifact.closing import Closing
-from tirgemm.errors import ClientClosed, CorruptArtifact, InvalidRequest, ServiceError, ServiceUnreachable
+from tirgemm.artifact.known_servers import without_user
+from tirgemm.errors import ClientClosed, CorruptArtifact, ServiceError, ServiceUnreachable
 
 with needed_by("tirgemm.Client"):
     import httpx
@@ -73,16 +73,16 @@ class ServiceConnection(Closing):
         transport: httpx.BaseTransport | None = None,
         key: KeyHeader | None = None,
     ) -> None:
-        self.url = _base_url(url)
+        whole = checked_url(url)
+        self.url = without_user(whole)
         self.offline = offline
         self.timeout = timeout
         self.patience = patience
         self._closing = threading.Event()
-        self._http = httpx.Client(
-            base_url=self.url,
+        self._http = http_client(
+            whole,
             timeout=timeout,
             transport=transport,
-            verify=_trusted_authorities(),
             headers={"user-agent": "tirgemm", "accept-encoding": "identity"},
             auth=None if key is None else key.add,
             # What a redirect says is an error: the key is sent to nobody but the service.
@@ -114,7 +114,8 @@ class ServiceConnection(Closing):
         quick: bool = False,
         once: bool = False,
     ) -> Answer:
-        """One request with its JSON answer. ServiceError, with the problem document, for a status of 400 or above.
+        """One request with its JSON answer. ServiceError for a status of 400 or above, with the problem document, and
+        for a redirect.
 
         ``prefer_wait``: the seconds that the answer may take; None leaves that to the service. ``quick`` is for whoever
         can do without an answer: a service that is away is given up within a second or two. ``once``: with a
@@ -123,9 +124,7 @@ class ServiceConnection(Closing):
         headers = {} if prefer_wait is None else {"prefer": f"wait={prefer_wait}"}
         if once:
             headers["idempotency-key"] = secrets.token_hex(16)
-        connect, read = self.timeout, self.timeout + (prefer_wait or 0)
-        if quick:
-            connect, read = min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)
+        connect, read = self._seconds(quick, prefer_wait or 0)
         timeout = httpx.Timeout(self.timeout, connect=connect, read=read)
 
         def send() -> Answer:
@@ -155,12 +154,12 @@ class ServiceConnection(Closing):
         It may take ``timeout`` seconds, and a second more for each MiB of ``limit``. ``quick`` is as for ``request``.
         """
         headers = {"if-none-match": if_none_match} if if_none_match else {}
-        connect = min(self.timeout, QUICK_CONNECT_SECONDS) if quick else self.timeout
-        timeout = httpx.Timeout(self.timeout, connect=connect)
+        connect, read = self._seconds(quick)
+        timeout = httpx.Timeout(self.timeout, connect=connect, read=read)
 
         def receive() -> bytes:
             data = bytearray()
-            seconds = self.timeout + limit / SLOWEST_BYTES_PER_SECOND
+            seconds = read + limit / SLOWEST_BYTES_PER_SECOND
             with self._exchange("GET", path, seconds, headers=headers, timeout=timeout) as (response, deadline):
                 total = whole_number(response.headers.get("content-length", "")) or 0
                 if total > limit:
@@ -197,11 +196,17 @@ class ServiceConnection(Closing):
             due.set(deadline - time.monotonic())
             yield parse_events(read_lines(_chunks(response, due), allowance))
 
+    def _seconds(self, quick: bool, wait: float = 0.0) -> tuple[float, float]:
+        """How long connecting may take, and an answer that may take ``wait`` seconds by itself."""
+        connect, read = self.timeout, self.timeout + wait
+        return (min(connect, QUICK_CONNECT_SECONDS), min(read, QUICK_READ_SECONDS)) if quick else (connect, read)
+
     @contextmanager
     def _exchange(
         self, method: str, path: str, seconds: float, **options: Any
     ) -> Iterator[tuple[httpx.Response, Deadline]]:
-        """An answer of a status below 400, to be read within the block; all of it must have come within ``seconds``.
+        """An answer of a status below 300, or 304, to be read within the block; all of it must have come within
+        ``seconds``.
 
         Raises ServiceError for any other status, httpx.TransportError on loss and at the deadline.
         """
@@ -216,14 +221,15 @@ class ServiceConnection(Closing):
                     raise _late(None, deadline) from error
                 raise
             except RuntimeError as error:  # httpx's words for a client that was closed meanwhile
-                self._refuse_closed(error)
+                self.refuse_closed(error)
                 raise
 
     def _refuse_offline(self) -> None:
         if self.offline:
             raise ServiceUnreachable(f"this client is offline; {self.url} is asked for nothing")
 
-    def _refuse_closed(self, cause: Exception | None = None) -> None:
+    def refuse_closed(self, cause: Exception | None = None) -> None:
+        """Raise ClientClosed where this connection was closed."""
         if self.closed:
             raise ClientClosed(
                 f"this client of {self.url} was closed; keep it open for as long as kernels are to come of it"
@@ -231,7 +237,7 @@ class ServiceConnection(Closing):
 
     def _patiently(self, send: Callable[[], T], patience: float) -> T:
         self._refuse_offline()
-        self._refuse_closed()
+        self.refuse_closed()
         started, attempt, is_lost = time.monotonic(), 0, False
         outage = Outage(self.url, patience)
         while True:
@@ -243,18 +249,18 @@ class ServiceConnection(Closing):
                 is_lost = is_lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             except ServiceError as error:
                 error.repeated = is_lost
-                if error.http_status not in RETRIED_STATUSES and error.problem.get("code") != "rate_limited":
+                if not passes(error):
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
                 is_lost = is_lost or error.http_status in (502, 504)  # of a gateway's
-            self._refuse_closed(failure)
+            self.refuse_closed(failure)
             attempt += 1
             away = time.monotonic() - started
             if away + wait > patience:
-                raise unreachable(self.url, failure, patience) from failure
+                raise unreachable(self.url, failure, max(patience, away)) from failure
             outage.tell(failure, away)
             self.pause(wait)
-            self._refuse_closed(failure)
+            self.refuse_closed(failure)
 
 
 class Outage:
@@ -277,21 +283,25 @@ def backoff(attempt: int) -> float:
     return float(0.1 * 2 ** min(attempt, 5)) * random.uniform(0.75, 1.25)
 
 
+def passes(error: ServiceError) -> bool:
+    """Whether the same request may be answered a while later: the service is away, or was asked too often."""
+    return error.http_status in RETRIED_STATUSES or error.problem.get("code") == "rate_limited"
+
+
 def retry_after(error: ServiceError) -> float:
     """The seconds that the service asked for with Retry-After, at most 30."""
     seconds = error.problem.get("retry_after", 0)
     return max(0.0, min(seconds, 30.0)) if isinstance(seconds, (int, float)) else 0.0
 
 
-def unreachable(url: str, error: Exception, patience: float) -> ServiceUnreachable:
-    """The ServiceUnreachable for a service that did not answer within ``patience`` seconds, or only with 502, 503,
-    504."""
+def unreachable(url: str, error: Exception, seconds: float) -> ServiceUnreachable:
+    """The ServiceUnreachable for a service that did not answer within ``seconds``, or only with 502, 503, 504."""
     if isinstance(error, ServiceError):
         return ServiceUnreachable(str(error), error.problem, error.http_status)
-    if patience <= QUICK_PATIENCE_SECONDS:
+    if seconds <= QUICK_PATIENCE_SECONDS:
         return ServiceUnreachable(f"no answer from {url} ({_reason(error)})")
     return ServiceUnreachable(
-        f"no answer from {url} within {patience:.0f} s ({_reason(error)}); check the address and that `tirgemm "
+        f"no answer from {url} within {seconds:.0f} s ({_reason(error)}); check the address and that `tirgemm "
         f"serve` runs there"
     )
 
@@ -300,31 +310,16 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@cache
-def _trusted_authorities() -> ssl.SSLContext:
-    """What servers' certificates are checked against, read once a process: it takes 20 ms."""
-    return httpx.create_ssl_context()
-
-
-def _base_url(url: str) -> str:
-    try:
-        parsed = httpx.URL(url)
-        good = parsed.scheme in ("http", "https") and re.fullmatch(r"[\w.:-]+", parsed.host) is not None
-    except (httpx.InvalidURL, TypeError):
-        good = False
-    if not good:
-        raise InvalidRequest(f"service address {url!r:.200} is not a URL such as http://127.0.0.1:8000")
-    return url.rstrip("/")
-
-
 def accepts_unverified(problem: dict[str, object]) -> bool:
     """Whether the service would answer a request that accepts an unverified build."""
     return problem.get("accepts") == {"verify": False}
 
 
 def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -> None:
-    if response.status_code < 400:
+    if response.status_code < 300 or response.status_code == 304:
         return
+    if response.status_code < 400:
+        raise ServiceError(f"{url} {_moved(response)}", http_status=response.status_code)
     problem: dict[str, object] = {}
     with contextlib.suppress(ValueError, _TooLong):
         document = parse_json(_body(response, deadline))
@@ -340,6 +335,13 @@ def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -
     if accepts_unverified(problem):
         words = f"{words}; verify=False takes a build that nobody has run"
     raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
+
+
+def _moved(response: httpx.Response) -> str:
+    """What a redirect says, which is not followed."""
+    to = plain(without_user(response.headers.get("location", "")))[:MAX_REASON]
+    leads = f"to {to}; give the address of the service there" if to else "nowhere; is it a tirgemm service?"
+    return f"answered {response.status_code}, which leads {leads}"
 
 
 class _TooLong(Exception):

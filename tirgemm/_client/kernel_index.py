@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,11 +65,20 @@ class KernelIndex:
         self.folder = folder
 
     def find(
-        self, gemm: Gemm, device: str, regime: Regime, url: str, *, verified: bool = True, other_devices: bool = False
+        self,
+        gemm: Gemm,
+        device: str,
+        regime: Regime,
+        url: str,
+        *,
+        verified: bool = True,
+        other_devices: bool = False,
+        usable: Callable[[CachedKernel], bool] = lambda _entry: True,
     ) -> CachedKernel | None:
         """The entry of a problem in a regime on ``device``, a key or a name; of several that of the service at ``url``,
         then the one fetched last. ``verified``: an unverified build does not count. A kernel that was chosen from
-        records of another device counts where ``other_devices`` are asked for, or it was pinned.
+        records of another device counts where ``other_devices`` are asked for, or it was pinned. Only what is
+        ``usable`` counts.
         """
         entries = [
             entry
@@ -77,6 +86,7 @@ class KernelIndex:
             if device in _names(entry.document)
             and not (verified and entry.role == "unverified")
             and (other_devices or not _needs_asking(entry.document))
+            and usable(entry)
         ]
         return max(entries, key=lambda entry: (entry.url == url, entry.fetched_at), default=None)
 

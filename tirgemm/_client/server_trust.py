@@ -20,6 +20,8 @@ from tirgemm.errors import ServiceError, UntrustedArtifact
 LOG = logging.getLogger("tirgemm.client")
 # How long a client goes on with a list that it has just asked for.
 REVOCATION_SECONDS = 60.0
+# Keys that were accepted for an address and could not be written to the file of known servers.
+_UNWRITTEN: dict[str, frozenset[str]] = {}
 
 
 class ServerTrust:
@@ -58,10 +60,9 @@ class ServerTrust:
             known = KnownServers.default().keys(self.url)
             if not own:
                 raise UntrustedArtifact(_refusal(self.url, shown, known))
-            KnownServers.default().accept(self.url, own, "your own service")
             instead = f" (until now {_listed(known)})" if known else ""
             LOG.warning("trusting the key of your own service at %s: %s%s", address(self.url), _listed(own), instead)
-            self.trust = _trust_in(self.url)
+            self._remember(own, "your own service")
         self._checked = True
         self.learn_revocations(quick=quick, again=again)
 
@@ -96,10 +97,18 @@ class ServerTrust:
         accepted = KnownServers.default().keys(self.url)
         new = set(fresh.keys) - self.trust.keys
         if self._first_use and accepted and new:
-            KnownServers.default().accept(self.url, accepted | new)
             vouched = "for which a key that you accepted vouches"
             LOG.warning("%s signs with a new key, %s, %s", address(self.url), _listed(new), vouched)
-            self.trust = _trust_in(self.url)
+            self._remember(accepted | new)
+
+    def _remember(self, keys: frozenset[str], comment: str = "") -> None:
+        """Trust keys of the service from now on; where their file cannot be written in this process alone."""
+        try:
+            KnownServers.default().accept(self.url, keys, comment)
+        except OSError as error:
+            _UNWRITTEN[address(self.url)] = keys
+            LOG.warning("they are trusted by this process alone, as they cannot be remembered: %s", error)
+        self.trust = _trust_in(self.url)
 
     def accept(self, keys: Sequence[str], *, replace: bool = False) -> tuple[str, ...]:
         """Trust ``keys`` of the service, by default all that it shows, from now on, and return them.
@@ -128,7 +137,8 @@ class ServerTrust:
 
 def _trust_in(url: str) -> Trust:
     trust = Trust.of_user()
-    return Trust(trust.keys | KnownServers.default().keys(url), trust.path)
+    accepted = KnownServers.default().keys(url) | _UNWRITTEN.get(address(url), frozenset())
+    return Trust(trust.keys | accepted, trust.path)
 
 
 def _listed(keys: Collection[str]) -> str:

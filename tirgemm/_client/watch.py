@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tirgemm._client.http import RETRIED_STATUSES, Outage, ServiceConnection, backoff, unreachable
+from tirgemm._client.http import Outage, ServiceConnection, backoff, passes, retry_after, unreachable
 from tirgemm._client.resource_path import NOUNS, Resource, path_of
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance
 from tirgemm._extras import needed_by
@@ -41,14 +41,14 @@ def watch(
     ``deadline`` is a time of ``time.monotonic``. Raises ServiceError where there is no such one, and ServiceUnreachable
     where for longer than the session's patience the service stays away, or ends each stream at once without news.
     """
-    lost_at, attempt, finished = 0.0, 0, False
+    lost_at, attempt, finished, streamed = 0.0, 0, False, False
     last: ReceivedEvent | None = None
     outage, allowance = Outage(session.url, session.patience), StreamAllowance(session.url)
     while time.monotonic() < deadline:
-        opened, ended = math.inf, 0.0
+        opened, ended, asked = math.inf, 0.0, 0.0
         try:
             with session.events(path_of(of, name, "/events"), after, allowance, deadline) as stream:
-                opened = time.monotonic()
+                opened, streamed = time.monotonic(), True
                 for event in stream:
                     # The end of a job that ended under an older service has the id of the event before it.
                     if event.id and event.id <= after and event.kind not in ENDED:
@@ -69,27 +69,31 @@ def watch(
                 f"new in it, which is put up with for {session.patience:g} s; does a proxy cut streams?"
             )
         except httpx.TransportError as error:
+            # A proxy may keep a stream, with its headers, until it ends: then the documents still come.
+            if isinstance(error, httpx.ReadTimeout) and not streamed and time.monotonic() < deadline:
+                yield from _poll(session, name, deadline, of)
+                return
             failure = error
         except ServiceUnreachable:
             raise
         except ServiceError as error:
             if error.http_status is None:  # it sends more than it may
                 raise
-            if error.http_status not in RETRIED_STATUSES:
-                live_document(session, name, of)
+            if not passes(error):
                 yield from _poll(session, name, deadline, of)
                 return
-            failure = error
+            failure, asked = error, retry_after(error)
+        session.refuse_closed(failure)
         now = time.monotonic()
         # How long the stream was, whatever time its document then took.
         if (ended or now) - opened >= STEADY_SECONDS:
             lost_at, attempt = 0.0, 0
         if not lost_at:
             lost_at, outage = now, Outage(session.url, session.patience)
-        if now - lost_at > session.patience or session.closed:
-            raise unreachable(session.url, failure, session.patience) from failure
+        if now - lost_at > session.patience:
+            raise unreachable(session.url, failure, now - lost_at) from failure
         outage.tell(failure, now - lost_at)
-        session.pause(min(backoff(attempt), deadline - now))
+        session.pause(min(max(backoff(attempt), asked), deadline - now))
         attempt += 1
 
 

@@ -70,7 +70,7 @@ def list_batches(
         for batch in batches:
             asked = str(batch["created_at"])[:16].replace("T", " ")
             table.add_row(batch["id"], batch["status"], _states(batch), asked)
-        console.out.print(table if batches else f"{url} has no batch")
+        console.out.print(table if batches else f"{client.url} has no batch")
 
     console.emit(as_json, {"batches": batches}, show)
 

@@ -60,7 +60,9 @@ def list_jobs(
                 str(job.get("priority", 0)),
                 asked,
             )
-        console.out.print(table if jobs else f"{url} has no {'such job' if gemm or device or status else 'jobs'}")
+        console.out.print(
+            table if jobs else f"{client.url} has no {'such job' if gemm or device or status else 'jobs'}"
+        )
 
     console.emit(as_json, {"jobs": jobs}, show)
 

@@ -37,10 +37,13 @@ def lock(
     from tirgemm._client.lock_file import LockFile, locked_of
     from tirgemm._client.model_file import ModelFile
     from tirgemm._client.service_documents import KERNEL, checked
+    from tirgemm._terminal.output_file import check_output
     from tirgemm.artifact import read
     from tirgemm.client import Client
 
     model = ModelFile.read(file)
+    target = out or file.with_name(f"{file.name}.lock")
+    check_output(target, "--output" if out else "the lock file")
     kernels = {}
     with Client(url) as client:
         # All of them at once, so that the service works on them side by side.
@@ -56,10 +59,9 @@ def lock(
                     effort=effort,
                     on_event=view,
                 )
-                checked(document, KERNEL, url)
+                checked(document, KERNEL, client.url)
                 data = client.package(document, gemm, device=document["device"]["key"], regime=model.regime)
             kernels[name] = locked_of(read(data, client.trust), model.regime, document["role"])
-    target = out or file.with_name(f"{file.name}.lock")
     LockFile(kernels).write(target)
 
     def show() -> None:

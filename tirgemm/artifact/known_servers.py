@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +105,13 @@ def address(url: str) -> str:
     except ValueError:
         parts, host, port = urlsplit(""), "", None
     if parts.scheme not in _DEFAULT_PORTS or not host or any(letter.isspace() for letter in url):
-        raise InvalidRequest(f"service address {url!r:.200} is not a URL such as http://127.0.0.1:8000")
+        raise InvalidRequest(f"service address {without_user(url)!r:.200} is not a URL such as http://127.0.0.1:8000")
     authority = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         authority += f":{port}"
     return f"{parts.scheme}://{authority}{parts.path.rstrip('/')}"
+
+
+def without_user(url: str) -> str:
+    """A URL, or what was meant as one, as it may be shown: without user and password."""
+    return re.sub(r"//[^/?#]*@", "//", str(url), count=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -25,9 +26,12 @@ from tirgemm.errors import RevokedArtifact, UntrustedArtifact
 if TYPE_CHECKING:
     from tirgemm.artifact.sign import Signer
 
+LOG = logging.getLogger("tirgemm.client")
 FORMAT = 1
 MAX_BYTES = 1 << 20
 MAX_REASON = 200
+# Lists that were believed and whose files could not be written.
+_UNWRITTEN: dict[Path, bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +84,12 @@ class KnownRevocations:
 
     def known(self, url: str) -> bytes | None:
         """The list of that service that was believed last."""
-        return private_file.read(self.path(url), "list of revocations", 0o022, UntrustedArtifact)
+        path = self.path(url)
+        return _UNWRITTEN.get(path) or private_file.read(path, "list of revocations", 0o022, UntrustedArtifact)
 
     def keep(self, url: str, data: bytes, trusted: Collection[str]) -> RevocationList:
-        """Believe a list of the service from now on.
+        """Believe a list of the service from now on; where its file cannot be written in this process alone, told from
+        the log.
 
         Raises UntrustedArtifact for one that no key of ``trusted`` signed which is not revoked, or that is older than
         the known one.
@@ -99,8 +105,16 @@ class KnownRevocations:
                     "before: an old list hides what was revoked since, so that nothing of it is taken"
                 )
         if before != data:
-            private_file.replace(self.path(url), data)
+            self._write(self.path(url), data)
         return fresh
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            private_file.replace(path, data)
+            _UNWRITTEN.pop(path, None)
+        except OSError as error:
+            _UNWRITTEN[path] = data
+            LOG.warning("what is revoked is known to this process alone, as %s is not written: %s", path, error)
 
     def refuse(self, what: str, name: str) -> None:
         """Raise RevokedArtifact where a known list revokes ``name``, a key or the SHA-256 of an artifact; ``what`` is
@@ -111,6 +125,9 @@ class KnownRevocations:
 
     def _revoked(self, name: str) -> tuple[str, Path] | None:
         """Why ``name`` is revoked and the list that says so; None where it is not."""
+        for path, data in tuple(_UNWRITTEN.items()):
+            if path.parent == self.folder and name in (revoked := _parsed(_document(data)["list"]).revoked):
+                return revoked[name], path
         if self.folder.is_dir():
             for path in sorted(self.folder.glob("*.json")):
                 status = path.stat()
