@@ -74,6 +74,16 @@ def test_only_families_that_may_be_the_fastest_are_ranked_by_the_model() -> None
         assert (len(listed) > 1) is promising
 
 
+def test_the_estimate_of_a_family_that_ranks_no_configs_shuts_out_none() -> None:
+    """Of this problem an H200 took 7.6 us by wgmma, 8.3 by wmma and 14.9 by simt, whose estimate is the least."""
+    gemm = Gemm.parse("6780x431x27:bf16:nn")
+    families = supporting(gemm, H200)
+    estimates = {f.name: f.predict_us(gemm, f.default(gemm, H200, "sustained"), H200, "sustained") for f in families}
+    assert estimates["wgmma"] > PROMISING * estimates["simt"]
+    (first, config), *_ = ranked_defaults(families, gemm, H200, "sustained")
+    assert (first.name, config) == ("wgmma", first.default(gemm, H200, "sustained"))
+
+
 def test_without_a_model_lists_are_merged_by_their_estimates() -> None:
     gemm = Gemm.parse("512x512x512:f16:nt")
     assert ranking_model(SM_86) is None

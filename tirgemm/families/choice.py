@@ -17,9 +17,9 @@ from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.features import expected_us, features
 from tirgemm.gemm import Gemm, Regime
 
-# A family may be the fastest where its estimate is at most so many times the best's: in the shipped records mma's or
-# wmma's is on 95 % of the 475 problems that one of them won. Of another only its default by the estimate counts, and
-# that is not tried where the model does not cover the family.
+# A family may be the fastest where its estimate is at most so many times the best's of those that rank configs: in the
+# shipped records mma's or wmma's is on 95 % of the 475 problems that one of them won. Of another only its default by
+# the estimate counts, and that is not tried where the model does not cover the family.
 PROMISING = 1.5
 # Families whose default's estimate is this many times the best's are not compared by the model, which learns nothing of
 # them (``tirgemm.tuning.search.collection`` leaves them out).
@@ -51,7 +51,7 @@ def _ranked_defaults(
     if not by_estimate:
         names = ", ".join(family.name for family in families)
         raise Unsupported(f"no family has a default for {gemm} on {device.name}: of {names} every choice breaks a rule")
-    promising = PROMISING * min(us for _, us in by_estimate.values())
+    promising = _promising_us(by_estimate)
     defaults = [
         (family, family.default(gemm, device, regime) if us <= promising else config)
         for family, (config, us) in by_estimate.items()
@@ -85,7 +85,7 @@ def _opening(
         return [config for _, config in defaults]
     by_estimate = _by_estimate(families, gemm, device, regime)
     covered = [f for f in by_estimate if model is not None and model.covers(f.name, gemm, regime)]
-    promising = PROMISING * min(us for _, us in by_estimate.values())
+    promising = _promising_us(by_estimate)
     lists = {family.name: [config] for family, config in defaults}
     for family, (_, us) in by_estimate.items():
         if isinstance(family, WithShortlist) and us <= promising:
@@ -100,6 +100,13 @@ def _opening(
     uncovered = [family for family in by_estimate if family not in covered]
     others = [config for config, us in (by_estimate[family] for family in uncovered) if us <= promising]
     return list(dict.fromkeys([defaults[0][1], *best, first, *others]))
+
+
+def _promising_us(by_estimate: Mapping[Family, tuple[Config, float]]) -> float:
+    """Up to which estimate a family may be the fastest. One that ranks no configs shuts out none: the estimates of
+    ``simt`` are half of what it takes where a large D is of few steps of k."""
+    ranking = [us for family, (_, us) in by_estimate.items() if isinstance(family, WithShortlist)]
+    return PROMISING * min(ranking or [us for _, us in by_estimate.values()])
 
 
 def _by_estimate(
