@@ -75,8 +75,8 @@ _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 
 # The same where a block adds the parts of k in turn, which takes as many registers again.
 _WIDEST_IN_TURN = {64: 192, 128: 192, 192: 112, 256: 96}
 _MOST_STAGES = 10
-# From so many steps of k on one more stage is worth narrower chunks of D, where the next tile is multiplied meanwhile
-# or few stages fit.
+# From so many steps of k on one more stage is worth narrower chunks of D, in the tallest tiles, of which few stages fit,
+# and in the lowest ones where the next is multiplied meanwhile. Elsewhere it gained 1 % or lost.
 _STEPS_OF_NARROWED = 8
 # What barriers take of shared memory at most.
 _BARRIER_BYTES = 8 * 2 * (_MOST_STAGES + 1)
@@ -266,7 +266,7 @@ def _stages(table: ConfigColumns, gemm: Gemm, device: Device) -> npt.NDArray[np.
     stage_bytes = 2 * tile_k * (tile_m + held_columns(tile_n, swap, gemm))
     whole = -(-gemm.k // tile_k)
     narrowed = (whole >= _STEPS_OF_NARROWED) & (table["load"] != COPY)
-    narrowed &= (table["schedule"] == PINGPONG) | (tile_m == max(TILES_M))
+    narrowed &= (tile_m == max(TILES_M)) | ((table["schedule"] == PINGPONG) & (tile_m == min(TILES_M)))
     staged = staging_bytes(table, gemm, narrowed=narrowed)
     fit = (limit - _BARRIER_BYTES - staged) // stage_bytes
     tiles = -(-rows // tile_m) * -(-columns // tile_n) * gemm.batch
