@@ -75,8 +75,8 @@ _WIDEST, _WIDEST_HALF = {64: 256, 128: 256, 192: 192, 256: 192}, {64: 128, 128: 
 # The same where a block adds the parts of k in turn, which takes as many registers again.
 _WIDEST_IN_TURN = {64: 192, 128: 192, 192: 112, 256: 96}
 _MOST_STAGES = 10
-# From so many steps of k on one more stage is worth narrower chunks of D, in the tallest tiles, of which few stages fit,
-# and in the lowest ones where the next is multiplied meanwhile. Elsewhere it gained 1 % or lost.
+# From so many steps of k on one more stage is worth narrower chunks of D, in the tallest tiles, of which few stages
+# fit, and in the lowest ones where the next is multiplied meanwhile. Elsewhere it gained 1 % or lost.
 _STEPS_OF_NARROWED = 8
 # What barriers take of shared memory at most.
 _BARRIER_BYTES = 8 * 2 * (_MOST_STAGES + 1)
