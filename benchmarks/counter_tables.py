@@ -76,9 +76,10 @@ def _order(document: Document, row: Row) -> tuple[int, bool]:
 
 
 def _rates(row: Row) -> list[str]:
-    """Terabytes a second: bytes a microsecond, by 1e6."""
+    """Terabytes a second, which are bytes a microsecond by 1e6; blank where something was not counted."""
+    counted = [all(name in row for name in names) for names in _RATES.values()]
     sums = [sum(row.get(name, 0.0) for name in names) for names in _RATES.values()]
-    return [number(nbytes / row["us"] / 1e6, 2) for nbytes in sums]
+    return [number(total / row["us"] / 1e6 if known else None, 2) for known, total in zip(counted, sums, strict=True)]
 
 
 def _shares(row: Row) -> list[str]:

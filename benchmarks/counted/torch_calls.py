@@ -1,7 +1,8 @@
-"""Products by PyTorch, one call each: ``python -m benchmarks.counted.torch_calls UUID GEMM ...``, under the profiler.
+"""Products ``a @ b.T`` by PyTorch under the profiler: ``python -m benchmarks.counted.torch_calls UUID GEMM ...``.
 
-UUID is the GPU's. Before each product a tensor of ``MARK`` elements is filled: the launches between two such kernels
-are one product's. Operands are random and are made on the host, so that no other kernel is launched.
+Each is called once. UUID is the GPU's. Before each product a tensor of ``MARK`` elements is filled: the launches
+between two such kernels are one product's. Operands are random and are made on the host, so that no other kernel is
+launched.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from tirgemm.gemm import DTYPE_NAMES, Gemm
 from tirgemm.tuning.measure.baselines.torch_baseline import pin
 
-# The fill has a grid of its own, and no product is a kernel whose name says that it is elementwise.
+# What fills it is an elementwise kernel by its name; no kernel of a product is.
 MARK, MARK_NAME = 7, "elementwise_kernel"
 
 

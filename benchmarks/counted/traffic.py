@@ -23,7 +23,7 @@ from benchmarks.counted.profiling import GROUP_SECONDS, count, prepared
 from benchmarks.counted.torch_calls import MARK_NAME
 from tirgemm.bench.results import Document, dump, environment, figures_document, load, measured_at
 from tirgemm.detect import device as detect_device
-from tirgemm.errors import MeasurementFailed
+from tirgemm.errors import MeasurementFailed, Unsupported
 from tirgemm.gemm import Gemm
 from verification import command
 
@@ -66,6 +66,11 @@ def main() -> int:
     logs.parent.mkdir(parents=True, exist_ok=True)
     count(kernels, device, asked, logs, deadline)
     rows: list[dict[str, Any]] = []
+
+    def described() -> Document:
+        more = {"of": options.results.name, "variant": options.variant, "metrics": metrics}
+        return figures_document(SUITE, about, rows, "profiled", **more)
+
     for kernel in kernels:
         if kernel.message or kernel.binary is None:
             print(f"{kernel.case.name}: {kernel.message}", flush=True)
@@ -74,6 +79,7 @@ def main() -> int:
         figures = row(kernel.case.gemm, symbols, kernel.counts, metrics)
         origin = measured_at(about, kernel.binary.source_sha256)
         rows.append({"contender": OURS, "config": kernel.config, **figures, **origin})
+    options.out.write_text(dump(described()))
     gemms = [str(kernel.case.gemm) for kernel in kernels]
     program = [sys.executable, "-m", "benchmarks.counted.torch_calls", device.uuid, *gemms]
     log = logs.with_name("traffic.torch.csv")
@@ -82,17 +88,19 @@ def main() -> int:
         counts = [launch.metrics for launch in calls]
         made = row(Gemm.parse(gemm), [launch.kernel for launch in calls], counts, metrics)
         rows.append({"contender": PYTORCH, "status": LIBRARY, **made, **measured_at(about, None)})
-    document = figures_document(
-        SUITE, about, rows, "profiled", of=options.results.name, variant=options.variant, metrics=metrics
-    )
-    options.out.write_text(dump(document))
+    options.out.write_text(dump(described()))
     return int(any(kernel.message for kernel in kernels))
 
 
 def cases(document: Document, variant: str) -> list[CountedCase]:
-    """The measured kernels of ``variant`` in a results file, named by their problems."""
+    """The measured kernels of ``variant`` in a results file, named by their problems. Raises Unsupported for a problem
+    that is not ``a @ b.T`` of dense matrices alone, which is what PyTorch is asked for."""
     measured = [row for row in document["rows"] if row["variant"] == variant and row["status"] == "measured"]
     gemms = [Gemm.parse(row["gemm"]) for row in measured]
+    for gemm in gemms:
+        if gemm != Gemm(gemm.m_max, gemm.n, gemm.k, dtype=gemm.dtype, layout="nt"):
+            plain = f"{gemm.m_max}x{gemm.n}x{gemm.k}:{gemm.dtype}:nt"
+            raise Unsupported(f"{gemm} is more than {plain}, which is all that can be counted")
     return [
         CountedCase(str(gemm).replace(":", "."), gemm, row["family"], knobs=tuple(row["config"]["knobs"].items()))
         for gemm, row in zip(gemms, measured, strict=True)
@@ -158,9 +166,9 @@ def _options() -> argparse.Namespace:
     made = command.parser(__doc__, "--device", "--commit", "--out")
     made.add_argument("results", type=Path, help="the results file whose kernels are counted")
     made.add_argument("--variant", default="quick", help="which of its kernels (default: quick)")
-    made.add_argument("--seconds", type=float, default=400.0, help="begin nothing after so many")
+    made.add_argument("--seconds", type=float, default=400.0, help="begin no kernel of ours after so many")
     return made.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run(main))

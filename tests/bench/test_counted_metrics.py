@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import counter_tables
 from benchmarks.counted import metrics, ncu, traffic
 from benchmarks.counted.metrics import BY_NAME, COUNTERS, chosen, compared, right, value
 from tests.helpers.counter_samples import CONFLICTS, LOADS, LOG, OCCUPANCY
-from tirgemm.errors import MeasurementFailed
+from tirgemm.errors import MeasurementFailed, Unsupported
 from tirgemm.gemm import Gemm
 
 # -- the profiler's table --------------------------------------------------------------------------
@@ -227,6 +228,20 @@ def test_the_kernels_of_one_variant_are_counted_with_their_configs() -> None:
     document = {"rows": [row | {"variant": "quick"}, row | {"variant": "zero_shot"}]}
     (case,) = traffic.cases(document, "quick")
     assert (str(case.gemm), case.family, case.knobs) == ("64x64x64:f16:nt", "wgmma", (("tile_m", 64),))
+
+
+@pytest.mark.parametrize(
+    "text", ["64x64x64:f16:nn", "64x64x64:f16:nt:bias", "64x64x64:f16:nt:batch=2", "1..64x64x64:f16:nt"]
+)
+def test_only_plain_products_are_counted_beside_pytorch(text: str) -> None:
+    row = {"gemm": text, "family": "wgmma", "status": "measured", "variant": "quick", "config": {"knobs": {}}}
+    with pytest.raises(Unsupported, match=r"is more than 64x64x64:f16:nt, which is all that can be counted"):
+        traffic.cases({"rows": [row]}, "quick")
+
+
+def test_what_was_not_counted_is_blank() -> None:
+    row = {"us": 4.0, "memory_read": 4e6, "memory_written": 4e6}
+    assert counter_tables._rates(row) == ["2.00", "", ""]
 
 
 def test_a_file_of_one_contender_or_of_more_than_all_is_wrong() -> None:

@@ -208,6 +208,14 @@ def test_asynchronous_copies_of_operands_beyond_2_gib_are_refused(text: str) -> 
     assert rejected(_SIMT, beyond, config, _H200) is None
 
 
+def test_asynchronous_copies_count_no_matrix_behind_the_last_of_a_batch() -> None:
+    gemm = Gemm.parse("16384x256x24576:f16:nt:batch=2")
+    config = _SIMT.default(gemm, _H200, "sustained")
+    assert rejected(_SIMT, gemm, config.with_(pipeline="async2"), _H200) is None
+    name, _ = rejected(_SIMT, gemm.with_(batch=3), config.with_(pipeline="async2"), _H200) or ("", "")
+    assert name == "offsets"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_configs_compile_as_the_launch_says(seed: int) -> None:
     rng = random.Random(seed)

@@ -141,3 +141,14 @@ def test_no_nan_rounds_to_a_number_of_bf16(dtype: str, n: int) -> None:
     case = KernelCall(gemm, 1, {"a": np.ones((1, 1, 1)), "b": b.reshape(1, 1, -1)}, {})
     program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
     np.testing.assert_array_equal(run(program, case, device)[0, 0], b)
+
+
+@pytest.mark.parametrize("factor", ["alpha", "beta"])
+def test_no_factor_that_is_a_nan_rounds_to_a_number_of_bf16(factor: str) -> None:
+    device = detect("cpu")
+    gemm = Gemm(1, 64, 1, dtype="bf16", layout="nn", alpha=factor == "alpha", beta=factor == "beta")
+    operands = {name: np.ones((1, 1, size)) for name, size in (("a", 1), ("b", 64), *((("c", 64),) * gemm.beta))}
+    nan = float(np.uint64(2**64 - 1).view(np.float64))
+    case = KernelCall(gemm, 1, operands, {factor: nan})
+    program = X86.instantiate(gemm, X86.default(gemm, device, "sustained"), device)
+    assert np.isnan(run(program, case, device)).all()

@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing:
-    """A context manager that closes itself. No ABC, of which CPython makes no ``callable_class``."""
+    """A context manager that closes itself. It is no ABC, since those cannot be bases of ``callable_class``."""
 
     @abstractmethod
     def close(self) -> None:

@@ -51,7 +51,7 @@ def _ranked_defaults(
     if not by_estimate:
         names = ", ".join(family.name for family in families)
         raise Unsupported(f"no family has a default for {gemm} on {device.name}: of {names} every choice breaks a rule")
-    promising = _promising_us(by_estimate)
+    promising = promising_us({family: us for family, (_, us) in by_estimate.items()})
     defaults = [
         (family, family.default(gemm, device, regime) if us <= promising else config)
         for family, (config, us) in by_estimate.items()
@@ -85,7 +85,7 @@ def _opening(
         return [config for _, config in defaults]
     by_estimate = _by_estimate(families, gemm, device, regime)
     covered = [f for f in by_estimate if model is not None and model.covers(f.name, gemm, regime)]
-    promising = _promising_us(by_estimate)
+    promising = promising_us({family: us for family, (_, us) in by_estimate.items()})
     lists = {family.name: [config] for family, config in defaults}
     for family, (_, us) in by_estimate.items():
         if isinstance(family, WithShortlist) and us <= promising:
@@ -102,11 +102,11 @@ def _opening(
     return list(dict.fromkeys([defaults[0][1], *best, first, *others]))
 
 
-def _promising_us(by_estimate: Mapping[Family, tuple[Config, float]]) -> float:
+def promising_us(estimates: Mapping[Family, float]) -> float:
     """Up to which estimate a family may be the fastest. One that ranks no configs shuts out none: the estimates of
     ``simt`` are half of what it takes where a large D is of few steps of k."""
-    ranking = [us for family, (_, us) in by_estimate.items() if isinstance(family, WithShortlist)]
-    return PROMISING * min(ranking or [us for _, us in by_estimate.values()])
+    ranking = [us for family, us in estimates.items() if isinstance(family, WithShortlist)]
+    return PROMISING * min(ranking or estimates.values())
 
 
 def _by_estimate(

@@ -24,8 +24,17 @@ from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 H200 = device("sm_90a")
 
 
+def test_a_family_without_a_default_costs_the_others_nothing() -> None:
+    gemm = Gemm.parse("1..16x8400000x64:f16:nt")
+    configs = configs_to_collect(gemm, H200, "sustained", supporting(gemm, H200), count=8)
+    assert {config.family for config in configs} >= {"mma"}
+    assert "wmma" not in {config.family for config in configs}
+
+
 @pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("text", ["1024x4096x512:f16:nt", "333x20x22:bf16:tt", "16x8192x4096:f16:nn"])
+@pytest.mark.parametrize(
+    "text", ["6780x431x27:bf16:nn", "1024x4096x512:f16:nt", "333x20x22:bf16:tt", "16x8192x4096:f16:nn"]
+)
 def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text: str, regime: Regime) -> None:
     gemm = Gemm.parse(text)
     families = supporting(gemm, H200)
@@ -34,7 +43,8 @@ def test_defaults_the_first_of_rankings_and_random_valid_ones_are_collected(text
     assert configs == configs_to_collect(gemm, H200, regime, families, count=16, seed=1)
     times = {f.name: f.predict_us(gemm, f.default(gemm, H200, regime), H200, regime) for f in families}
     near = [family for family in families if times[family.name] <= FAR_BEHIND * min(times.values())]
-    promising = [family for family in near if times[family.name] <= PROMISING * min(times.values())]
+    least = min(times[family.name] for family in families if isinstance(family, WithShortlist))
+    promising = [family for family in near if times[family.name] <= PROMISING * least]
     ranking = [family for family in promising if isinstance(family, WithShortlist)]
     assert {config.family for config in configs} == {family.name for family in near}
     for family in near:

@@ -26,12 +26,14 @@ def tiles_reach(
     depth: int,
     lying: Lying | None = None,
     operands: tuple[Operand, ...] = OPERANDS,
+    *,
+    proofs: bool = True,
 ) -> int:
     """The largest offset, in elements, that whole tiles of any of ``operands`` take; ``depth`` is k in whole tiles.
 
     Tiles reach over a tensor's edges. Nothing is read or written there, but addresses are computed, and the distance
-    from one tile to the next is a constant of its own even where there is one tile; of a batch TVM's proofs have the
-    distance from its first matrix to the second behind its last.
+    from one tile to the next is a constant of its own even where there is one tile. ``proofs``: and that TVM's proofs
+    take, which have a batch's distance from its first matrix to the second behind its last.
     """
     m, n = -(-gemm.m_max // tile_m) * tile_m, -(-gemm.n // tile_n) * tile_n
     shapes: dict[Operand, tuple[int, int]] = {
@@ -46,7 +48,7 @@ def tiles_reach(
         distances = (lying or {}).get(operand) or (gemm.leading(operand), gemm.batch_stride(operand))
         row, matrix = (expr.evaluate(distance, gemm.m_max) for distance in distances)
         reaches.append((gemm.batch - 1) * matrix + rows * row + columns)
-        if gemm.batch > 1 and (operand != "c" or gemm.beta):
+        if proofs and gemm.batch > 1 and (operand != "c" or gemm.beta):
             reaches.append((gemm.batch + 1) * matrix)
     return max(reaches)
 

@@ -96,7 +96,7 @@ def _offsets(gemm: Gemm, config: Config, device: Device) -> str | None:
     if not config["pipeline"].startswith("async"):
         return None
     depth = -(-gemm.k // config["block_k"]) * config["block_k"]
-    reach = tiles_reach(gemm, config["block_m"], config["block_n"], depth, operands=("a", "b"))
+    reach = tiles_reach(gemm, config["block_m"], config["block_n"], depth, operands=("a", "b"), proofs=False)
     nbytes = DTYPE_BYTES[gemm.dtype] * reach
     if nbytes <= _MAX_ASYNC_BYTES:
         return None

@@ -51,8 +51,8 @@ def repack_kernel(tiling: Tiling, side: Side, symbol: str) -> PrimFunc:
 
 
 def _reach(item: AlignedCopy, m: int) -> int:
-    """The largest offset, in elements, that occurs where the last block's threads count on beyond the last word: by
-    rows where they are a range, else by matrices."""
+    """The largest offset, in elements, of the last block's threads, some of which are beyond the last word: in rows
+    beyond it where m is a range, else in matrices."""
     row_words, words, *distances = (
         expr.evaluate(dim, m)
         for dim in (item.row_words, item.words, item.source_ld, item.ld, item.source_stride, item.stride)

@@ -173,8 +173,8 @@ class _Multiply:
 
     def activated(self, gemm: Gemm, x: Any) -> Any:
         value = activation(self.tir, self.emit.hold, gemm.act, x)
-        # Operands in bf16 have no NaN that rounds to a number.
-        rounds = gemm.out == "bf16" and gemm.dtype != "bf16"
+        # Operands in bf16 have no NaN that rounds to a number; alpha and beta, which are fp32, may.
+        rounds = gemm.out == "bf16" and (gemm.dtype != "bf16" or gemm.alpha or gemm.beta)
         return one_nan(self.tir, self.emit.hold, value) if rounds else value
 
     def slot(self, i: Any, j: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import is_valid
 from tirgemm.families.base import Family, WithShortlist, rejected
-from tirgemm.families.choice import FAR_BEHIND, PROMISING
+from tirgemm.families.choice import FAR_BEHIND, defaults_of, promising_us
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records.comparable_times import fastest
 from tirgemm.tuning.records.store import Store
@@ -38,21 +38,17 @@ def configs_to_collect(
     gemm: Gemm, device: Device, regime: Regime, families: Iterable[Family], *, count: int = CONFIGS, seed: int = 0
 ) -> list[Config]:
     """About ``count`` valid configs, each family's default among them. The same seed draws the same ones."""
-    defaults = [(family, family.default(gemm, device, regime)) for family in families]
-    times = [family.predict_us(gemm, config, device, regime) for family, config in defaults]
-    first_us = min(times)
-    near = [pair for pair, us in zip(defaults, times, strict=True) if us <= FAR_BEHIND * first_us]
-    ranking = [
-        family
-        for (family, _), us in zip(defaults, times, strict=True)
-        if us <= PROMISING * first_us and isinstance(family, WithShortlist)
-    ]
+    defaults = defaults_of(families, gemm, device, regime)
+    times = {family: family.predict_us(gemm, config, device, regime) for family, config in defaults.items()}
+    promising = promising_us(times)
+    near = [family for family, us in times.items() if us <= FAR_BEHIND * min(times.values())]
+    ranking = [family for family in near if times[family] <= promising and isinstance(family, WithShortlist)]
     draw = random.Random(f"{seed} {gemm} {regime}")
     others = len(near) - len(ranking)
     each = max(1, (count - UNRANKED * others) // len(ranking) if ranking else count // others)
     configs: dict[Config, None] = {}
-    for family, default in near:
-        configs[default] = None
+    for family in near:
+        configs[defaults[family]] = None
         if family in ranking:
             shortlist = family.shortlist(gemm, device, regime, DEPTH * each)
             first, near_first = round(each * RANKED), round(each * NEIGHBOURS)

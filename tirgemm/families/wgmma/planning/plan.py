@@ -102,14 +102,14 @@ class Plan:
             self.warpgroups.consumers,
             access_width(self.gemm, "d"),
         )
-        room = int(block_bytes(max(self.resident, 1))) - self._memory_beside(0).nbytes
+        room = int(block_bytes(max(self.resident, 1))) - self._memory_with(0).nbytes
         return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta, vector, room)
 
     @cached_property
     def memory(self) -> SharedMemory:
-        return self._memory_beside(self.staging.nbytes)
+        return self._memory_with(self.staging.nbytes)
 
-    def _memory_beside(self, staging_bytes: int) -> SharedMemory:
+    def _memory_with(self, staging_bytes: int) -> SharedMemory:
         exchanged = self.tile_m * self.tile_n * _FLOAT_BYTES if self.cluster.adds_parts else 0
         return SharedMemory(self.left, self.right, self.stages, staging_bytes, exchanged, self.warpgroups.pingpong)
 
