@@ -186,7 +186,7 @@ def told_times(events: list[Event]) -> dict[str, float | None]:
 
 def test_a_clock_that_depends_on_what_ran_before_misleads_no_search(gpu: FakeBench) -> None:
     gpu.measurer = Throttled(gpu)
-    record, events = tuned(gpu, Effort.STANDARD, COVERED)
+    record, events = tuned(gpu, Effort.STANDARD, Gemm.parse("1024x1536x4096:f16:nt"))
     recorded = {str(config): gpu.us(config) for config in gpu.built}
     told = told_times(events)
     assert len(told) >= 16

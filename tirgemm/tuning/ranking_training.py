@@ -182,9 +182,10 @@ def _trained(problems: Sequence[ProblemRows], device: Device, provenance: Mappin
         np.concatenate([problem.matrix(names) for problem in problems]),
         label=np.concatenate([problem.targets for problem in problems]),
         weight=_weights(problems),
-        feature_names=names,
     )
     booster = xgboost.train(PARAMETERS, data, ROUNDS)
+    # Named behind the training, which compares all names in every round.
+    booster.feature_names = names
     made = {"device_key": device.key, "problems": len(problems), "rows": int(data.num_row())}
     made |= {"xgboost": xgboost.__version__, "parameters": PARAMETERS | {"rounds": ROUNDS}}
     return {

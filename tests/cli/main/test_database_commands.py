@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.main.cli_artifacts import SHAPE
 from tests.contract.storage.databases import candidate, kernel, read_only
 from tests.helpers.command_line import Run
@@ -95,11 +97,16 @@ def test_records_are_collected_without_a_kernel(run: Run) -> None:
     assert (code, "--suite" in err) == (2, True)
 
 
-def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(run: Run, home: Path) -> None:
+def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.helpers.ranking import H200, PROBLEMS, made_up, slow_pingpong
     from tirgemm.families.common.ranking_model import user_file
+    from tirgemm.tuning import ranking_training
     from tirgemm.tuning_db import Database, SqlStore, transfer
 
+    # Twenty models are trained, of whose choices nothing is asked.
+    monkeypatch.setattr(ranking_training, "ROUNDS", 50)
     alike = H200.with_(model="NVIDIA H100 80GB HBM3")
     for folder, of, name in (("one", H200, "records.jsonl.gz"), ("two", alike, "alike.jsonl.gz")):
         (home / folder).mkdir()
