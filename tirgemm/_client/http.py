@@ -249,7 +249,7 @@ class ServiceConnection(Closing):
                 is_lost = is_lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             except ServiceError as error:
                 error.repeated = is_lost
-                if not passes(error):
+                if not is_temporary(error):
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
                 is_lost = is_lost or error.http_status in (502, 504)  # of a gateway's
@@ -283,7 +283,7 @@ def backoff(attempt: int) -> float:
     return float(0.1 * 2 ** min(attempt, 5)) * random.uniform(0.75, 1.25)
 
 
-def passes(error: ServiceError) -> bool:
+def is_temporary(error: ServiceError) -> bool:
     """Whether the same request may be answered a while later: the service is away, or was asked too often."""
     return error.http_status in RETRIED_STATUSES or error.problem.get("code") == "rate_limited"
 
