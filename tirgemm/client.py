@@ -364,8 +364,8 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
             other = self.index.find(Gemm.parse(body["gemm"]), body["device"], body["regime"], self.url)
             if other is not None and other.url != self.url:
                 raise NotCached(
-                    f"the cache has a kernel for {what} from {other.url} alone, signed by nobody who is trusted at "
-                    f"{self.url}; ask as a client of that address: --url {other.url}"
+                    f"the cache has a kernel for {what} from {other.url} alone, of another format or signed by nobody "
+                    f"who is trusted at {self.url}; ask as a client of that address: --url {other.url}"
                 )
             raise NotCached(
                 f"no kernel for {what} is in the cache {self.cache.folder}; get it once while {self.url} answers"

@@ -15,7 +15,14 @@ from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_documents import Document, artifact_sha256
 from tirgemm.artifact import Manifest
 from tirgemm.artifact.regular_file import read_regular
-from tirgemm.errors import InvalidRequest, NotCached, RevokedArtifact, ServiceUnreachable, UntrustedArtifact
+from tirgemm.errors import (
+    ArtifactError,
+    InvalidRequest,
+    NotCached,
+    RevokedArtifact,
+    ServiceUnreachable,
+    UntrustedArtifact,
+)
 from tirgemm.events import Downloaded, EventHandler
 
 MAX_ARTIFACT_BYTES = 256 * 2**20
@@ -53,7 +60,8 @@ class ArtifactSource:
         return data
 
     def serves(self, entry: CachedKernel) -> bool:
-        """Whether the cache has the artifact of an entry; one that another service gave must be trusted here, too."""
+        """Whether the cache has the artifact of an entry; one that another service gave must be read and trusted
+        here, too."""
         data = self._cache.get(entry.artifact_sha256)
         if data is None or entry.url == self._session.url:
             return data is not None
@@ -61,6 +69,8 @@ class ArtifactSource:
             artifact.read(data, self._server.trust)
         except UntrustedArtifact as error:
             return isinstance(error, RevokedArtifact)  # which is told when it is loaded
+        except ArtifactError:  # as where a newer version wrote it
+            return False
         return True
 
     def locked(self, kernel: LockedKernel, folder: Path | None, *, verify: bool) -> bytes:

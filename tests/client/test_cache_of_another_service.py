@@ -1,0 +1,46 @@
+"""What a client makes of kernels in its cache that another service gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.test_client_offline import GEMM, URL, filled
+from tests.helpers.artifact_samples import SIGNER
+from tests.helpers.fake_service import FakeService
+from tirgemm import Client
+from tirgemm.artifact import manifest
+from tirgemm.errors import NotCached
+
+HERE = "http://here.test"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeService:
+    """A service whose kernel of GEMM is in the cache, given under another address than HERE."""
+    service = FakeService()
+    service.answer = service.ready
+    filled(service, tmp_path)
+    return service
+
+
+def client(fake: FakeService, folder: Path, **options: Any) -> Client:
+    usual: dict[str, Any] = {"trust": SIGNER.public, "cache_dir": folder, "patience": 0.0, "transport": fake}
+    return Client(HERE, **usual | options)
+
+
+def test_an_artifact_that_this_version_cannot_read_is_as_good_as_absent(
+    fake: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(manifest, "FORMAT", 1)
+        with client(fake, tmp_path) as actual:
+            assert actual.document(GEMM) == fake.kernels["70ed"], "the service is asked"
+        with client(fake, tmp_path, offline=True) as actual:
+            assert actual.cached(GEMM) is None
+            with pytest.raises(NotCached, match=f"from {URL} alone, of another format"):
+                actual.kernel(GEMM)
+    with client(fake, tmp_path, offline=True) as actual:
+        assert actual.kernel(GEMM).gemm == GEMM
