@@ -361,8 +361,10 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         if "retune" in body:
             raise InvalidRequest(f"offline, a client cannot have {what} tuned again; leave out offline or retune")
         if cached is None:
-            other = self.index.find(Gemm.parse(body["gemm"]), body["device"], body["regime"], self.url)
-            if other is not None and other.url != self.url:
+            key = Gemm.parse(body["gemm"]), body["device"], body["regime"], self.url
+            counted: dict[str, Any] = {"verified": "verify" not in body, "other_devices": "other_devices" in body}
+            other = self.index.find(*key, **counted, usable=self._artifacts.has)
+            if other is not None:
                 raise NotCached(
                     f"the cache has a kernel for {what} from {other.url} alone, of another format or signed by nobody "
                     f"who is trusted at {self.url}; ask as a client of that address: --url {other.url}"

@@ -11,7 +11,7 @@ from tests.client.test_client_offline import GEMM, URL, filled
 from tests.helpers.artifact_samples import SIGNER
 from tests.helpers.fake_service import FakeService
 from tirgemm import Client
-from tirgemm.artifact import manifest
+from tirgemm.artifact import Signer, manifest
 from tirgemm.errors import NotCached
 
 HERE = "http://here.test"
@@ -44,3 +44,35 @@ def test_an_artifact_that_this_version_cannot_read_is_as_good_as_absent(
                 actual.kernel(GEMM)
     with client(fake, tmp_path, offline=True) as actual:
         assert actual.kernel(GEMM).gemm == GEMM
+
+
+def test_offline_only_a_kernel_whose_artifact_is_there_is_named(fake: FakeService, tmp_path: Path) -> None:
+    with client(fake, tmp_path, offline=True, trust=Signer.generate().public) as actual:
+        actual.index.put(GEMM, fake.kernels["70ed"] | {"artifact": {"sha256": "0" * 64}}, HERE)
+        with pytest.raises(NotCached, match=f"from {URL} alone"):
+            actual.kernel(GEMM)
+        for file in tmp_path.glob("*.tirgemm"):
+            file.unlink()
+        with pytest.raises(NotCached, match=r"no kernel for .* is in the cache"):
+            actual.kernel(GEMM)
+
+
+@pytest.mark.parametrize(
+    ("differs", "wish"),
+    [
+        ({"role": "unverified"}, {"verify": False}),
+        ({"other_device": "cuda:sm_90a:nvidia-h200:132"}, {"other_devices": True}),
+    ],
+)
+def test_offline_a_kernel_that_is_taken_only_on_demand_is_named_on_demand(
+    fake: FakeService, tmp_path: Path, differs: dict[str, Any], wish: dict[str, Any]
+) -> None:
+    document = fake.kernels["70ed"]
+    sha256 = document["artifact"]["sha256"]
+    with client(fake, tmp_path / "only", offline=True, trust=Signer.generate().public) as actual:
+        actual.cache.put(sha256, fake.blobs[sha256])
+        actual.index.put(GEMM, document | differs, URL)
+        with pytest.raises(NotCached, match=f"from {URL} alone"):
+            actual.kernel(GEMM, **wish)
+        with pytest.raises(NotCached, match=r"no kernel for .* is in the cache"):
+            actual.kernel(GEMM)

@@ -59,6 +59,10 @@ class ArtifactSource:
         self._index.put(requested.gemm, document, self._session.url)
         return data
 
+    def has(self, entry: CachedKernel) -> bool:
+        """Whether the cache has the artifact of an entry, signed by whomever."""
+        return self._cache.get(entry.artifact_sha256) is not None
+
     def serves(self, entry: CachedKernel) -> bool:
         """Whether the cache has the artifact of an entry; one that another service gave must be read and trusted
         here, too."""
