@@ -83,6 +83,12 @@ def test_certificates_that_cannot_be_read_are_named_by_their_variable(
         f"http://{'g' * 64}.example",
         "http://me:hunter2@127.0.0.1:99999",
         "http://me:hunter2@gpu..example",
+        "http://me:hun/ter2@gpu.example",
+        "http://me:hun?ter2@gpu.example",
+        "http://me:hun#ter2@gpu.example",
+        "http://me:hun\nter2@gpu.example",
+        "me:hunter2@gpu.example:8000",
+        "http:/me:hunter2@gpu.example",
     ],
 )
 def test_what_is_no_address_is_told_before_anything_else_and_without_a_password(
@@ -92,7 +98,8 @@ def test_what_is_no_address_is_told_before_anything_else_and_without_a_password(
         monkeypatch.setenv("TIRGEMM_KEY", variable)
         with pytest.raises(InvalidRequest, match=r"^service address '.*' is not a URL such as") as refused:
             Client(url, cache_dir=tmp_path, key=key)
-        assert "hunter2" not in str(refused.value)
+        assert "hun" not in str(refused.value)
+        assert "ter2" not in str(refused.value)
 
 
 def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
@@ -106,6 +113,12 @@ def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
     with Client(url, cache_dir=tmp_path, patience=0.0) as client, pytest.raises(ServiceUnreachable) as gone:
         client.meta()
     assert "hunter2" not in str(gone.value)
+
+
+def test_an_at_sign_in_the_path_of_an_address_is_no_user(tmp_path: Path) -> None:
+    for url in ("http://gpu.example/a//b@c", "https://gpu.example/a@b", "https://gpu.example/?a@b"):
+        with Client(url, cache_dir=tmp_path) as client:
+            assert client.url == url
 
 
 def test_a_command_does_not_show_the_password_of_an_address(
