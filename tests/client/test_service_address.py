@@ -46,6 +46,7 @@ def test_no_proxy_has_the_key_of_a_service_on_loopback(tmp_path: Path, monkeypat
         ("NO_PROXY", "localhost,[::1]", "Invalid port"),
         ("HTTP_PROXY", "ftp://127.0.0.1", "Unknown scheme"),
         ("HTTP_PROXY", "http://proxy..example", "label empty"),
+        ("HTTP_PROXY", "proxy..example:3128", "label empty"),
     ],
 )
 def test_proxies_that_cannot_be_used_are_named_by_their_variables(

@@ -53,7 +53,7 @@ def _check_proxy_names() -> None:
     """Raise UnicodeError where a proxy's host is no name: else that is met when it is looked up."""
     for scheme, proxy in getproxies().items():
         if scheme in ("http", "https", "all"):
-            (urlsplit(proxy).hostname or "").encode("idna")
+            (urlsplit(proxy if "://" in proxy else f"//{proxy}").hostname or "").encode("idna")
 
 
 @cache
