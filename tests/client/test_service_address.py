@@ -140,6 +140,11 @@ def test_a_command_does_not_show_the_password_of_an_address(
             "to https://gpu.example/login; give the address of the service there",
         ),
         ({}, "nowhere; is it a tirgemm service"),
+        ({"location": "/login?as=me@here"}, "to /login[?]as=me@here; give"),
+        ({"location": "https://me:hunter2@gpu.example/login"}, "to https://gpu.example/login; give"),
+        ({"location": "https://me:hun/ter2@gpu.example/login"}, "to https://gpu.example/login; give"),
+        ({"location": "me:hunter2@gpu.example/login"}, "to gpu.example/login; give"),
+        ({"location": "https://gpu.example:port/login"}, "to https://gpu.example:port/login; give"),
     ],
 )
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -123,4 +123,4 @@ def without_user(url: str) -> str:
 
 def redacted(url: str) -> str:
     """What is no address of a service, as it may be shown: a password may be all that is before the last @."""
-    return re.sub(r"^(\w+://)?.*@", r"\1", str(url), flags=re.DOTALL)
+    return re.sub(r"^((?:\w+:)?//)?.*@", r"\1", str(url), flags=re.DOTALL)
