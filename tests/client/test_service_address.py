@@ -109,6 +109,10 @@ def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
             client.meta()
             assert client.url == url
         assert b"authorization: basic" in heads[0].lower()
+        with Client(url.replace("//", "//me:hunter2@"), cache_dir=tmp_path, key=KEY) as client:
+            client.meta()
+        lines = [line for line in heads[1].splitlines() if line.lower().startswith(b"authorization:")]
+        assert [line.partition(b": ")[2].decode() for line in lines] == [f"Bearer {KEY}"]
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://me:hunter2@127.0.0.1:{closed.getsockname()[1]}"
     with Client(url, cache_dir=tmp_path, patience=0.0) as client, pytest.raises(ServiceUnreachable) as gone:
