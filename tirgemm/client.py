@@ -365,10 +365,7 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
             counted: dict[str, Any] = {"verified": "verify" not in body, "other_devices": "other_devices" in body}
             other = self.index.find(*key, **counted, usable=self._artifacts.has)
             if other is not None:
-                raise NotCached(
-                    f"the cache has a kernel for {what} from {other.url} alone, of another format or signed by nobody "
-                    f"who is trusted at {self.url}; ask as a client of that address: --url {other.url}"
-                )
+                raise self._artifacts.not_served(other, what)
             raise NotCached(
                 f"no kernel for {what} is in the cache {self.cache.folder}; get it once while {self.url} answers"
             )

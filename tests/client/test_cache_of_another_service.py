@@ -40,10 +40,17 @@ def test_an_artifact_that_this_version_cannot_read_is_as_good_as_absent(
             assert actual.document(GEMM) == fake.kernels["70ed"], "the service is asked"
         with client(fake, tmp_path, offline=True) as actual:
             assert actual.cached(GEMM) is None
-            with pytest.raises(NotCached, match=f"from {URL} alone, of another format"):
+            with pytest.raises(NotCached, match=f"from {URL} alone, .* .the artifact has format"):
                 actual.kernel(GEMM)
     with client(fake, tmp_path, offline=True) as actual:
         assert actual.kernel(GEMM).gemm == GEMM
+
+
+def test_offline_who_signed_a_kernel_is_told_where_nobody_trusts_it(fake: FakeService, tmp_path: Path) -> None:
+    with client(fake, tmp_path, offline=True, trust=Signer.generate().public) as actual:
+        with pytest.raises(NotCached, match=f"from {URL} alone, .* .the artifact is signed by ed25519") as refused:
+            actual.kernel(GEMM)
+        assert SIGNER.public in str(refused.value)
 
 
 def test_offline_only_a_kernel_whose_artifact_is_there_is_named(fake: FakeService, tmp_path: Path) -> None:

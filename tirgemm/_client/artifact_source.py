@@ -69,13 +69,24 @@ class ArtifactSource:
         data = self._cache.get(entry.artifact_sha256)
         if data is None or entry.url == self._session.url:
             return data is not None
+        why = self._refusal(data)
+        return why is None or isinstance(why, RevokedArtifact)  # which is told when it is loaded
+
+    def not_served(self, entry: CachedKernel, what: str) -> NotCached:
+        """The error for who asks for ``what``, of which the cache has but an entry that it does not serve, and why."""
+        why = self._refusal(self._cache.get(entry.artifact_sha256) or b"")
+        return NotCached(
+            f"the cache has a kernel for {what} from {entry.url} alone, and none that can be read and is trusted at "
+            f"{self._session.url}; ask as a client of that address: --url {entry.url} ({why})"
+        )
+
+    def _refusal(self, data: bytes) -> ArtifactError | None:
+        """Why an artifact cannot be used here, as where a newer version wrote it; None where it can."""
         try:
             artifact.read(data, self._server.trust)
-        except UntrustedArtifact as error:
-            return isinstance(error, RevokedArtifact)  # which is told when it is loaded
-        except ArtifactError:  # as where a newer version wrote it
-            return False
-        return True
+        except ArtifactError as error:
+            return error
+        return None
 
     def locked(self, kernel: LockedKernel, folder: Path | None, *, verify: bool) -> bytes:
         """The artifact of a lock file's entry, from ``folder``, the cache or the service, and no other one."""
