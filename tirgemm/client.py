@@ -361,12 +361,11 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         if "retune" in body:
             raise InvalidRequest(f"offline, a client cannot have {what} tuned again; leave out offline or retune")
         if cached is None:
-            other = self.index.find(Gemm.parse(body["gemm"]), body["device"], body["regime"], self.url)
-            if other is not None and other.url != self.url:
-                raise NotCached(
-                    f"the cache has a kernel for {what} from {other.url} alone, signed by nobody who is trusted at "
-                    f"{self.url}; ask as a client of that address: --url {other.url}"
-                )
+            key = Gemm.parse(body["gemm"]), body["device"], body["regime"], self.url
+            counted: dict[str, Any] = {"verified": "verify" not in body, "other_devices": "other_devices" in body}
+            other = self.index.find(*key, **counted, usable=self._artifacts.has)
+            if other is not None:
+                raise self._artifacts.not_served(other, what)
             raise NotCached(
                 f"no kernel for {what} is in the cache {self.cache.folder}; get it once while {self.url} answers"
             )

@@ -46,6 +46,7 @@ def test_no_proxy_has_the_key_of_a_service_on_loopback(tmp_path: Path, monkeypat
         ("NO_PROXY", "localhost,[::1]", "Invalid port"),
         ("HTTP_PROXY", "ftp://127.0.0.1", "Unknown scheme"),
         ("HTTP_PROXY", "http://proxy..example", "label empty"),
+        ("HTTP_PROXY", "proxy..example:3128", "label empty"),
     ],
 )
 def test_proxies_that_cannot_be_used_are_named_by_their_variables(
@@ -83,6 +84,12 @@ def test_certificates_that_cannot_be_read_are_named_by_their_variable(
         f"http://{'g' * 64}.example",
         "http://me:hunter2@127.0.0.1:99999",
         "http://me:hunter2@gpu..example",
+        "http://me:hun/ter2@gpu.example",
+        "http://me:hun?ter2@gpu.example",
+        "http://me:hun#ter2@gpu.example",
+        "http://me:hun\nter2@gpu.example",
+        "me:hunter2@gpu.example:8000",
+        "http:/me:hunter2@gpu.example",
     ],
 )
 def test_what_is_no_address_is_told_before_anything_else_and_without_a_password(
@@ -92,7 +99,8 @@ def test_what_is_no_address_is_told_before_anything_else_and_without_a_password(
         monkeypatch.setenv("TIRGEMM_KEY", variable)
         with pytest.raises(InvalidRequest, match=r"^service address '.*' is not a URL such as") as refused:
             Client(url, cache_dir=tmp_path, key=key)
-        assert "hunter2" not in str(refused.value)
+        assert "hun" not in str(refused.value)
+        assert "ter2" not in str(refused.value)
 
 
 def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
@@ -101,11 +109,21 @@ def test_a_password_in_an_address_is_sent_and_not_shown(tmp_path: Path) -> None:
             client.meta()
             assert client.url == url
         assert b"authorization: basic" in heads[0].lower()
+        with Client(url.replace("//", "//me:hunter2@"), cache_dir=tmp_path, key=KEY) as client:
+            client.meta()
+        lines = [line for line in heads[1].splitlines() if line.lower().startswith(b"authorization:")]
+        assert [line.partition(b": ")[2].decode() for line in lines] == [f"Bearer {KEY}"]
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://me:hunter2@127.0.0.1:{closed.getsockname()[1]}"
     with Client(url, cache_dir=tmp_path, patience=0.0) as client, pytest.raises(ServiceUnreachable) as gone:
         client.meta()
     assert "hunter2" not in str(gone.value)
+
+
+def test_an_at_sign_in_the_path_of_an_address_is_no_user(tmp_path: Path) -> None:
+    for url in ("http://gpu.example/a//b@c", "https://gpu.example/a@b", "https://gpu.example/?a@b"):
+        with Client(url, cache_dir=tmp_path) as client:
+            assert client.url == url
 
 
 def test_a_command_does_not_show_the_password_of_an_address(
@@ -126,6 +144,11 @@ def test_a_command_does_not_show_the_password_of_an_address(
             "to https://gpu.example/login; give the address of the service there",
         ),
         ({}, "nowhere; is it a tirgemm service"),
+        ({"location": "/login?as=me@here"}, "to /login[?]as=me@here; give"),
+        ({"location": "https://me:hunter2@gpu.example/login"}, "to https://gpu.example/login; give"),
+        ({"location": "https://me:hun/ter2@gpu.example/login"}, "to https://gpu.example/login; give"),
+        ({"location": "me:hunter2@gpu.example/login"}, "to gpu.example/login; give"),
+        ({"location": "https://gpu.example:port/login"}, "to https://gpu.example:port/login; give"),
     ],
 )
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -12,7 +12,7 @@ from tests.helpers.command_line import own_folders
 from tirgemm import Client
 from tirgemm._client import server_trust
 from tirgemm._user_folders import user_config
-from tirgemm.artifact import private_file, read, revocations
+from tirgemm.artifact import Signer, private_file, read, revocations
 from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.artifact.revocations import KnownRevocations
 from tirgemm.errors import RevokedArtifact, UntrustedArtifact
@@ -102,6 +102,52 @@ def test_the_users_own_service_serves_though_it_cannot_be_remembered(
     with Client(URL, transport=fake) as client:
         assert client.kernel(SHAPE).gemm == GEMM
     assert KnownServers.default().entries() == ()
+
+
+def test_a_key_that_could_not_be_remembered_is_with_the_next_one(
+    fake: RotatingService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for writable in (False, True):
+        fake.keys.rotate()
+        fake.sign_again()
+        with monkeypatch.context() as patch:
+            if not writable:
+                forbid(patch)
+            with new_client(fake) as client:
+                assert client.kernel(SHAPE).gemm == GEMM
+    assert KnownServers.default().keys(URL) == set(fake.keys.public)
+    assert len(fake.keys.public) == 3
+
+
+def test_a_key_that_could_not_be_remembered_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_folders(tmp_path, monkeypatch)
+    fake = far()
+    old = fake.signer.public
+    with monkeypatch.context() as patch:
+        forbid(patch)
+        patch.setattr(server_trust, "own_service_keys", lambda _url: frozenset({old}))
+        with Client(URL, transport=fake) as client:
+            client.check_server()
+            assert old in client.trust.keys
+    fake.signer = Signer.generate()
+    with Client(URL, transport=fake) as client:
+        client.trust_server(fake.signer.public, replace=True)
+        assert client.trust.keys == {fake.signer.public}
+
+
+def test_the_users_own_service_that_signs_with_another_key_is_remembered_without_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    fake = far()
+    monkeypatch.setattr(server_trust, "own_service_keys", lambda _url: frozenset({fake.signer.public}))
+    with Client(URL, transport=fake) as client:
+        with monkeypatch.context() as patch:
+            forbid(patch)
+            client.check_server()
+        fake.signer = Signer.generate()
+        client.check_server()
+        assert client.trust.keys == {fake.signer.public}
 
 
 def test_a_download_folder_that_cannot_be_looked_into_only_warns(

@@ -15,7 +15,14 @@ from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_documents import Document, artifact_sha256
 from tirgemm.artifact import Manifest
 from tirgemm.artifact.regular_file import read_regular
-from tirgemm.errors import InvalidRequest, NotCached, RevokedArtifact, ServiceUnreachable, UntrustedArtifact
+from tirgemm.errors import (
+    ArtifactError,
+    InvalidRequest,
+    NotCached,
+    RevokedArtifact,
+    ServiceUnreachable,
+    UntrustedArtifact,
+)
 from tirgemm.events import Downloaded, EventHandler
 
 MAX_ARTIFACT_BYTES = 256 * 2**20
@@ -52,16 +59,34 @@ class ArtifactSource:
         self._index.put(requested.gemm, document, self._session.url)
         return data
 
+    def has(self, entry: CachedKernel) -> bool:
+        """Whether the cache has the artifact of an entry, signed by whomever."""
+        return self._cache.get(entry.artifact_sha256) is not None
+
     def serves(self, entry: CachedKernel) -> bool:
-        """Whether the cache has the artifact of an entry; one that another service gave must be trusted here, too."""
+        """Whether the cache has the artifact of an entry; one that another service gave must be read and trusted
+        here, too."""
         data = self._cache.get(entry.artifact_sha256)
         if data is None or entry.url == self._session.url:
             return data is not None
+        why = self._refusal(data)
+        return why is None or isinstance(why, RevokedArtifact)  # which is told when it is loaded
+
+    def not_served(self, entry: CachedKernel, what: str) -> NotCached:
+        """The error for who asks for ``what``, of which the cache has but an entry that it does not serve, and why."""
+        why = self._refusal(self._cache.get(entry.artifact_sha256) or b"")
+        return NotCached(
+            f"the cache has a kernel for {what} from {entry.url} alone, and none that can be read and is trusted at "
+            f"{self._session.url}; ask as a client of that address: --url {entry.url} ({why})"
+        )
+
+    def _refusal(self, data: bytes) -> ArtifactError | None:
+        """Why an artifact cannot be used here, as where a newer version wrote it; None where it can."""
         try:
             artifact.read(data, self._server.trust)
-        except UntrustedArtifact as error:
-            return isinstance(error, RevokedArtifact)  # which is told when it is loaded
-        return True
+        except ArtifactError as error:
+            return error
+        return None
 
     def locked(self, kernel: LockedKernel, folder: Path | None, *, verify: bool) -> bytes:
         """The artifact of a lock file's entry, from ``folder``, the cache or the service, and no other one."""

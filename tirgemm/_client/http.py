@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
@@ -88,6 +89,7 @@ class ServiceConnection(Closing):
             # What a redirect says is an error: the key is sent to nobody but the service.
             follow_redirects=False,
             limits=httpx.Limits(max_keepalive_connections=0),
+            event_hooks={"response": [partial(_refuse_redirect, self.url)]},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )
 
@@ -249,7 +251,7 @@ class ServiceConnection(Closing):
                 is_lost = is_lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             except ServiceError as error:
                 error.repeated = is_lost
-                if not passes(error):
+                if not is_temporary(error):
                     raise
                 failure, wait = error, max(backoff(attempt), retry_after(error))
                 is_lost = is_lost or error.http_status in (502, 504)  # of a gateway's
@@ -283,7 +285,7 @@ def backoff(attempt: int) -> float:
     return float(0.1 * 2 ** min(attempt, 5)) * random.uniform(0.75, 1.25)
 
 
-def passes(error: ServiceError) -> bool:
+def is_temporary(error: ServiceError) -> bool:
     """Whether the same request may be answered a while later: the service is away, or was asked too often."""
     return error.http_status in RETRIED_STATUSES or error.problem.get("code") == "rate_limited"
 
@@ -316,10 +318,8 @@ def accepts_unverified(problem: dict[str, object]) -> bool:
 
 
 def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -> None:
-    if response.status_code < 300 or response.status_code == 304:
-        return
     if response.status_code < 400:
-        raise ServiceError(f"{url} {_moved(response)}", http_status=response.status_code)
+        return
     problem: dict[str, object] = {}
     with contextlib.suppress(ValueError, _TooLong):
         document = parse_json(_body(response, deadline))
@@ -337,11 +337,16 @@ def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -
     raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
 
 
-def _moved(response: httpx.Response) -> str:
-    """What a redirect says, which is not followed."""
-    to = plain(without_user(response.headers.get("location", "")))[:MAX_REASON]
+def _refuse_redirect(url: str, response: httpx.Response) -> None:
+    """Raise ServiceError for a redirect before httpx reads its Location, which may be no URL."""
+    if not 300 <= response.status_code < 400 or response.status_code == 304:
+        return
+    location = response.headers.get("location", "")
+    is_path = re.match("/(?!/)", location) is not None
+    to = plain(location if is_path else without_user(location))[:MAX_REASON]
     leads = f"to {to}; give the address of the service there" if to else "nowhere; is it a tirgemm service?"
-    return f"answered {response.status_code}, which leads {leads}"
+    words = f"{url} answered {response.status_code}, which leads {leads}"
+    raise ServiceError(words, http_status=response.status_code)
 
 
 class _TooLong(Exception):

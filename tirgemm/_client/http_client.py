@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 from tirgemm._client.own_service import is_loopback
 from tirgemm._extras import needed_by
-from tirgemm.artifact.known_servers import address, without_user
+from tirgemm.artifact.known_servers import address, redacted
 from tirgemm.errors import InvalidRequest
 
 with needed_by("tirgemm.Client"):
@@ -31,7 +31,7 @@ def checked_url(url: str) -> str:
     except (httpx.InvalidURL, TypeError, UnicodeError):
         good = False
     if not good:
-        raise InvalidRequest(f"service address {without_user(url)!r:.200} is not a URL such as http://127.0.0.1:8000")
+        raise InvalidRequest(f"service address {redacted(url)!r:.200} is not a URL such as http://127.0.0.1:8000")
     address(url)
     return url.rstrip("/")
 
@@ -53,7 +53,7 @@ def _check_proxy_names() -> None:
     """Raise UnicodeError where a proxy's host is no name: else that is met when it is looked up."""
     for scheme, proxy in getproxies().items():
         if scheme in ("http", "https", "all"):
-            (urlsplit(proxy).hostname or "").encode("idna")
+            (urlsplit(proxy if "://" in proxy else f"//{proxy}").hostname or "").encode("idna")
 
 
 @cache

@@ -94,7 +94,7 @@ class ServerTrust:
             LOG.warning("%s revokes keys or artifacts, by a list that no key you gave has signed", address(self.url))
             return
         fresh = KnownRevocations.default().keep(self.url, data, self.trust.keys)
-        accepted = KnownServers.default().keys(self.url)
+        accepted = _accepted(self.url)
         new = set(fresh.keys) - self.trust.keys
         if self._first_use and accepted and new:
             vouched = "for which a key that you accepted vouches"
@@ -104,11 +104,15 @@ class ServerTrust:
     def _remember(self, keys: frozenset[str], comment: str = "") -> None:
         """Trust keys of the service from now on; where their file cannot be written in this process alone."""
         try:
-            KnownServers.default().accept(self.url, keys, comment)
+            self._write(keys, comment)
         except OSError as error:
             _UNWRITTEN[address(self.url)] = keys
             LOG.warning("they are trusted by this process alone, as they cannot be remembered: %s", error)
         self.trust = _trust_in(self.url)
+
+    def _write(self, keys: frozenset[str], comment: str = "") -> None:
+        KnownServers.default().accept(self.url, keys, comment)
+        _UNWRITTEN.pop(address(self.url), None)
 
     def accept(self, keys: Sequence[str], *, replace: bool = False) -> tuple[str, ...]:
         """Trust ``keys`` of the service, by default all that it shows, from now on, and return them.
@@ -127,7 +131,7 @@ class ServerTrust:
         if not accepted or (known and not replace and not known & set(accepted)):
             raise UntrustedArtifact(_refusal(self.url, accepted, known))
         if self._first_use:
-            KnownServers.default().accept(self.url, accepted)
+            self._write(frozenset(accepted))
             self.trust = _trust_in(self.url)
         else:
             for key in accepted:
@@ -137,8 +141,11 @@ class ServerTrust:
 
 def _trust_in(url: str) -> Trust:
     trust = Trust.of_user()
-    accepted = KnownServers.default().keys(url) | _UNWRITTEN.get(address(url), frozenset())
-    return Trust(trust.keys | accepted, trust.path)
+    return Trust(trust.keys | _accepted(url), trust.path)
+
+
+def _accepted(url: str) -> frozenset[str]:
+    return KnownServers.default().keys(url) | _UNWRITTEN.get(address(url), frozenset())
 
 
 def _listed(keys: Collection[str]) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tirgemm._client.http import Outage, ServiceConnection, backoff, passes, retry_after, unreachable
+from tirgemm._client.http import Outage, ServiceConnection, backoff, is_temporary, retry_after, unreachable
 from tirgemm._client.resource_path import NOUNS, Resource, path_of
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance
 from tirgemm._extras import needed_by
@@ -79,7 +79,7 @@ def watch(
         except ServiceError as error:
             if error.http_status is None:  # it sends more than it may
                 raise
-            if not passes(error):
+            if not is_temporary(error):
                 yield from _poll(session, name, deadline, of)
                 return
             failure, asked = error, retry_after(error)

@@ -105,7 +105,7 @@ def address(url: str) -> str:
     except ValueError:
         parts, host, port = urlsplit(""), "", None
     if parts.scheme not in _DEFAULT_PORTS or not host or any(letter.isspace() for letter in url):
-        raise InvalidRequest(f"service address {without_user(url)!r:.200} is not a URL such as http://127.0.0.1:8000")
+        raise InvalidRequest(f"service address {redacted(url)!r:.200} is not a URL such as http://127.0.0.1:8000")
     authority = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         authority += f":{port}"
@@ -113,5 +113,14 @@ def address(url: str) -> str:
 
 
 def without_user(url: str) -> str:
-    """A URL, or what was meant as one, as it may be shown: without user and password."""
-    return re.sub(r"//[^/?#]*@", "//", str(url), count=1)
+    """A URL as it may be shown: without user and password."""
+    try:
+        address(url)
+    except InvalidRequest:
+        return redacted(url)
+    return re.sub(r"^(\w+://)[^/?#]*@", r"\1", url)
+
+
+def redacted(url: str) -> str:
+    """What is no address of a service, as it may be shown: a password may be all that is before the last @."""
+    return re.sub(r"^((?:\w+:)?//)?.*@", r"\1", str(url), flags=re.DOTALL)
