@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Files of a data folder: SQLite's database, the private key that its artifacts are signed with, what a running server
-# holds, and what a command holds that changes the keys or the list of revocations.
+# Files of a data folder: SQLite's database, the private key that its artifacts are signed with, the signed list of its
+# valid keys and of what is revoked, what a running server holds, and what a command holds that changes keys or list.
 DATABASE = "tirgemm.db"
 SIGNING_KEY = "signing.key"
+REVOCATIONS = "revocations.json"
 SERVER_LOCK = "server.lock"
 KEYS_LOCK = "keys.lock"
 

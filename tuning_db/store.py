@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -168,11 +168,18 @@ class SqlStore:
             return written
 
     def kernel(
-        self, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+        self,
+        gemm: Gemm,
+        device_key: str,
+        regime: Regime,
+        *,
+        other_devices: bool = False,
+        without: Collection[str] = (),
     ) -> KernelRecord | None:
         wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime, "other_devices": other_devices}
+        query = _ANSWER.where(KernelRow.id.not_in(without)) if without else _ANSWER
         with self.db.read() as connection:
-            row = connection.execute(_ANSWER, wanted).first()
+            row = connection.execute(query, wanted).first()
         return None if row is None else rows.kernel_of(row, gemm)
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:

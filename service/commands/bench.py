@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,6 +89,7 @@ def bench(
     from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
+    from tirgemm.tuning.process.interrupts import stop_on_interrupt
     from tirgemm.tuning.workbench import Workbench
 
     shapes, regimes = [suite_named(name) for name in suites], _regimes(regime)
@@ -109,6 +111,7 @@ def bench(
     with (
         open_store(data, db) as store,
         Workbench(target, store, signer(data), lock_dir=lock_dir) as workbench,
+        stop_on_interrupt(threading.Event(), _told_of_interrupt, force_exit=console.leave_interrupted, at_once=True),
     ):
         progress = Progress(*columns, console=console.err, disable=as_json and not console.err.is_terminal)
         total = len(names) * sum(len(work.suite.gemms) for work in works)
@@ -176,6 +179,10 @@ class _Teller:
 
     def _print(self, line: str) -> None:
         self._progress.console.print(f"{self._shape}: {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _told_of_interrupt() -> None:
+    console.err.print("ending: the rows until now are kept; --resume goes on from there")
 
 
 def _regimes(text: str) -> list[Regime]:

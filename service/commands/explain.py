@@ -104,9 +104,10 @@ def explain(
         report = _config(wanted, family, config or "", places)
     recording = _record(report.explanation, _recording_gpu(device), files) if files is not None else None
     if html is not None:
+        from tirgemm.artifact.regular_file import write_named
         from tirgemm.service.explain.page import page
 
-        html.write_text(page(report, recording), encoding="utf-8")
+        write_named(html, page(report, recording).encode())
     document = report.to_json() | {"html": str(html) if html else None}
     if files is not None and recording is not None:
         document |= {"timeline": files.to_json(recording)}

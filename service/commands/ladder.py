@@ -155,9 +155,10 @@ class PlacedLadders:
 def _emit(groups: list[PlacedLadders], html: Path | None, as_json: bool) -> None:
     """Print the ladders, as one document if so asked (a list of several results files'), and write the page."""
     if html is not None:
+        from tirgemm.artifact.regular_file import write_named
         from tirgemm.service.views.ladder_page import page
 
-        html.write_text(page([(group.ladders, group.place) for group in groups]), encoding="utf-8")
+        write_named(html, page([(group.ladders, group.place) for group in groups]).encode())
 
     def show() -> None:
         from tirgemm.service.views.ladder_terminal import view

@@ -25,15 +25,16 @@ app = console.command_group("Say whose kernels are accepted: those of your own k
 @app.command("list")
 def list_keys(as_json: Json = False) -> None:
     """Every key that is accepted, and where that is written."""
-    from tirgemm._user_folders import SIGNING_KEY, user_data
+    from tirgemm._user_folders import REVOCATIONS, SIGNING_KEY, user_data
     from tirgemm.artifact import Trust
     from tirgemm.artifact.known_servers import KnownServers
-    from tirgemm.artifact.trust import own_key
+    from tirgemm.artifact.trust import own_keys
 
     servers, user = KnownServers.default(), Trust.default()
     assert user.path is not None
-    own = own_key(user_data())
-    rows = [] if own is None else [_row("own", own, "", "your own", user_data() / SIGNING_KEY)]
+    own, folder = own_keys(user_data()), user_data()
+    rows = [_row("own", key, "", "your own", folder / SIGNING_KEY) for key in own[:1]]
+    rows += [_row("own", key, "", "your own, a former one", folder / REVOCATIONS) for key in own[1:]]
     rows += [_row("key", key, "", comment, user.path) for key, comment in user.comments().items()]
     rows += [_row("service", entry.key, entry.url, entry.comment, servers.path) for entry in servers.entries()]
 
@@ -100,8 +101,11 @@ def remove(
 
 
 def _add_service(url: str, key: str | None, replace: bool, as_json: bool) -> None:
+    from tirgemm.artifact.revocations import KnownRevocations
     from tirgemm.client import Client
 
+    if key is not None:
+        KnownRevocations.default().refuse("the key", key)
     with Client(url, patience=PATIENCE_SECONDS) as client:
         keys = [key] if key is not None else _confirmed(client, replace, ask=sys.stdin.isatty() and not as_json)
         accepted = client.trust_server(*keys, replace=replace)

@@ -9,8 +9,10 @@ import pytest
 
 from tirgemm.artifact import Signer, Trust
 from tirgemm.artifact.known_servers import KnownServer, KnownServers, address
-from tirgemm.artifact.trust import own_key
-from tirgemm.errors import InvalidRequest, UntrustedArtifact
+from tirgemm.artifact.revocations import KnownRevocations, RevocationList
+from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
+from tirgemm.artifact.trust import own_key, own_keys
+from tirgemm.errors import InvalidRequest, RevokedArtifact, UntrustedArtifact
 
 ONE, TWO, THREE = (Signer.generate().public for _ in range(3))
 URL = "http://gpu.example:8000"
@@ -128,6 +130,28 @@ def test_a_key_is_the_users_own_only_in_a_file_that_is_the_users_alone(
     uid = (tmp_path / "signing.key").stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: uid + 1)
     assert own_key(tmp_path) is None
+
+
+def test_the_former_keys_of_a_folder_are_those_that_its_current_key_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path))
+    keys = SigningKeys(tmp_path)
+    keys.rotate()
+    keys.rotate()
+    current, gone, kept = keys.public
+    keys.revoke(gone)
+    assert own_keys(tmp_path) == (current, kept)
+    stranger = Signer.generate()
+    (tmp_path / LIST_FILE).write_bytes(RevocationList(2**40, "now", (current, ONE), {TWO: ""}).signed([stranger]))
+    assert own_keys(tmp_path) == (current,)
+    assert "former signing keys are not trusted" in caplog.text
+    with pytest.raises(RevokedArtifact, match=TWO.replace("+", r"\+")):
+        KnownRevocations.default().refuse("the key", TWO)
+    uid = tmp_path.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: uid + 1)
+    KnownRevocations.default().refuse("the key", TWO)  # another user's folder revokes nothing
+    assert own_keys(tmp_path) == ()
 
 
 def test_a_key_is_taken_out_of_the_trust_file_and_nothing_else(tmp_path: Path) -> None:

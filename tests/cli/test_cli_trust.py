@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -18,8 +19,9 @@ from tests.helpers.loadable_bench import LoadableBench
 from tests.helpers.loopback_service import listening, served
 from tirgemm import Gemm
 from tirgemm._client import http
-from tirgemm.artifact import Signer, Trust
+from tirgemm.artifact import Signer, Trust, private_file
 from tirgemm.artifact.known_servers import KnownServer, KnownServers
+from tirgemm.artifact.signing_keys import SigningKeys
 
 SHAPE = "61x67x71:f16:nt"
 URL = "http://127.0.0.1:8000"
@@ -90,6 +92,33 @@ def test_tune_trusts_another_folders_key_when_told_and_never_writes_the_users_ow
     assert not (home / "config").exists()
     assert run("tune", *options, "--data", "other", "-o", "k")[0] == 0
     assert run("verify", "k")[0] == 0
+
+
+def test_own_kernels_stay_valid_after_a_rotation_until_their_key_or_they_are_revoked(run: Run, home: Path) -> None:
+    folder = home / "data" / "tirgemm"
+    keys = SigningKeys(folder)
+    Path("k").write_bytes(packed(Gemm.parse(SHAPE), signer=keys.current))
+    Path("again").write_bytes(packed(Gemm.parse(SHAPE).with_(m=3), signer=keys.current))
+    old = keys.current.public
+    assert run("signing", "rotate")[0] == 0
+    new = SigningKeys(folder).current.public
+    assert [run("call", name)[0] for name in ("k", "again")] == [0, 0]
+    rows = json.loads(run("trust", "list", "--json")[1])["keys"]
+    assert [(row["kind"], row["key"], Path(row["file"]).name) for row in rows] == [
+        ("own", new, "signing.key"),
+        ("own", old, "revocations.json"),
+    ]
+    assert run("signing", "revoke", hashlib.sha256(Path("again").read_bytes()).hexdigest(), "--reason", "slow")[0] == 0
+    code, _, err = run("call", "again")
+    assert (code, "was revoked: slow" in err, run("call", "k")[0]) == (1, True, 0)
+    assert run("signing", "revoke", old, "--reason", "leaked")[0] == 0
+    assert Trust.default().keys == {new}
+    for command in (("call", "k"), ("trust", "add", old), ("trust", "add", URL, old)):
+        code, _, err = run(*command)
+        assert (code, f"{old} was revoked: leaked" in err, "trust add" in err) == (1, True, False)
+    private_file.append(home / "config" / "tirgemm" / "trusted_keys", old)
+    code, _, err = run("call", "k")
+    assert (code, f"{old} was revoked: leaked" in err) == (1, True)
 
 
 def test_get_from_the_users_own_service_then_call_and_verify(run: Run, home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,18 @@ def test_a_kernel_that_another_key_signed_is_built_here_again(tune: Tune) -> Non
     assert "candidate" not in told, "what is recorded is not measured again by the search"
     assert kernel.artifact_sha256 != foreign.artifact_sha256
     assert tune()[1] == ["done"]
+
+
+@pytest.mark.parametrize("effort", ["none", "quick"])
+def test_a_kernel_of_the_signers_own_answers_behind_one_that_another_key_signed(home: Path, effort: str) -> None:
+    with data_folder.open_store(home / "store") as store:
+        own = tirgemm.tune(GEMM, "cpu", effort=effort, store=store).record
+        foreign = tirgemm.tune(GEMM, "cpu", budget=Budget(4, 600.0), signer=Signer.generate(), store=store).record
+        foreign = store.put_kernel(replace(foreign, id="", trials=own.trials, timings=own.timings))
+        assert store.kernel(GEMM, own.device.key, "sustained") == foreign
+        for _ in range(2):
+            assert tirgemm.tune(GEMM, "cpu", effort=effort, store=store).record == own
+        assert store.kernel(GEMM, own.device.key, "sustained") == foreign
 
 
 @pytest.mark.parametrize("lost", ["damaged", "deleted", "of another key"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import sqlite3
 import stat
@@ -17,7 +18,7 @@ from tests.helpers.command_line import own_folders, runner
 from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
-from tirgemm.errors import InvalidRequest, SchemaTooNew, StoreError, StoreUnavailable
+from tirgemm.errors import InvalidRequest, SchemaTooNew, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.upkeep.admin import check
@@ -34,6 +35,40 @@ def filled(folder: Path) -> str:
         store.put_kernel(kernel(artifact_sha256=sha256, artifact_bytes=8))
         store.put_blob(b"nobody's")
     return sha256
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_backup_that_does_not_fit_is_told_of_its_own_folder_and_leaves_nothing(tmp_path: Path, there: bool) -> None:
+    filled(tmp_path / "data")
+    folder, limit = tmp_path / "backup", resource.getrlimit(resource.RLIMIT_FSIZE)
+    if there:
+        folder.mkdir()
+    with Database.embedded(tmp_path / "data") as database:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limit[1]))
+            with pytest.raises(StoreError, match=f"^database {folder / 'tirgemm.db'} "):
+                backup(database, folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert (folder.exists(), [*tmp_path.glob("backup/*")]) == (there, [])
+        assert backup(database, folder).database
+
+
+def test_a_backup_whose_blobs_or_list_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "data")
+    with Database.embedded(tmp_path / "data") as database:
+        with monkeypatch.context() as full:
+            full.setattr(BlobStore, "put", lambda *_: (_ for _ in ()).throw(StorageFull("no space is left")))
+            with pytest.raises(StorageFull):
+                backup(database, tmp_path / "backup")
+        assert not (tmp_path / "backup").exists()
+        with monkeypatch.context() as full:
+            full.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            with pytest.raises(InvalidRequest, match=r"backup/backup\.json cannot be written: No space left"):
+                backup(database, tmp_path / "backup")
+        assert not (tmp_path / "backup").exists()
 
 
 def test_a_backup_holds_one_state_although_somebody_writes(tmp_path: Path) -> None:

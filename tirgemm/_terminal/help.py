@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tirgemm._terminal import console
 from tirgemm._terminal.tables import Fields, Paragraph
+from tirgemm.errors import Interrupted
 
 _INDENT = 2
 
@@ -25,7 +26,7 @@ class CommandWithHelp(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose help fits the console, and that prints it where it is given nothing to do."""
+    """A group whose help fits the console, and that prints it where it is given nothing to do; Ctrl-C is an error."""
 
     def get_help(self, ctx: Any) -> str:
         return rendered(self, ctx)
@@ -42,6 +43,13 @@ class Group(TyperGroup):
             near = " or ".join(get_close_matches(args[0], known))
             ctx.fail(f"{ctx.command_path} has no command {args[0]!r:.80}{f'; did you mean {near}?' if near else ''}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As typer does it; but of KeyboardInterrupt typer makes an exit code, and nobody says what became of it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted") from error
 
 
 def adopt(app: typer.Typer) -> typer.Typer:

@@ -28,8 +28,11 @@ def check_output(path: Path | None, option: str = "--output") -> None:
 def write_artifact(package: Package, named: Path | None, default: Path) -> Path:
     """Write a package to the file that the user ``named``, else to ``default``, and return which.
 
-    Raises InvalidRequest where ``default`` holds the kernel of another problem, device or regime.
+    Raises InvalidRequest where ``default`` holds the kernel of another problem, device or regime, and for a file that
+    cannot be written, of which nothing is left.
     """
+    from tirgemm.artifact.regular_file import write_named
+
     if named is None:
         held, new = _held(default), package.manifest
         if held is not None and _what(held) != _what(new):
@@ -37,7 +40,7 @@ def write_artifact(package: Package, named: Path | None, default: Path) -> Path:
                 f"{default} holds the kernel of {_what(held)}, not of {_what(new)}; name another file with --output"
             )
     path = named or default
-    path.write_bytes(package.data)
+    write_named(path, package.data)
     return path
 
 

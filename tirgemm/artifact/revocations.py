@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tirgemm._user_folders import user_config
+from tirgemm._user_folders import REVOCATIONS, user_config, user_data
 from tirgemm.artifact import private_file
 from tirgemm.artifact.known_servers import address
 from tirgemm.artifact.sign import decode, encode, is_public_key, public_key
@@ -69,14 +70,16 @@ class RevocationList:
 
 @dataclass(frozen=True)
 class KnownRevocations:
-    """A folder of lists, one of each service, as they were last believed."""
+    """A folder of lists, one of each service, as they were last believed; and ``own``, the list of a data folder, which
+    counts where it is the user's own file."""
 
     folder: Path
+    own: Path | None = None
 
     @classmethod
     def default(cls) -> KnownRevocations:
-        """The user's folder, ``revocations`` in the configuration folder."""
-        return cls(user_config() / "revocations")
+        """The user's: ``revocations`` in the configuration folder, and the list of the user's data folder."""
+        return cls(user_config() / "revocations", user_data() / REVOCATIONS)
 
     def path(self, url: str) -> Path:
         """The file of the service at ``url``."""
@@ -128,13 +131,18 @@ class KnownRevocations:
         for path, data in tuple(_UNWRITTEN.items()):
             if path.parent == self.folder and name in (revoked := _parsed(_document(data)["list"]).revoked):
                 return revoked[name], path
-        if self.folder.is_dir():
-            for path in sorted(self.folder.glob("*.json")):
-                status = path.stat()
-                reason = _revoked(path, status.st_mtime_ns, status.st_size).get(name)
-                if reason is not None:
-                    return reason, path
+        for path, status in self._files():
+            reason = _revoked(path, status.st_mtime_ns, status.st_size).get(name)
+            if reason is not None:
+                return reason, path
         return None
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """The lists that are written, with what they are."""
+        if self.own is not None and self.own.is_file() and (status := self.own.stat()).st_uid == os.geteuid():
+            yield self.own, status
+        if self.folder.is_dir():
+            yield from ((path, path.stat()) for path in sorted(self.folder.glob("*.json")))
 
 
 def signers(data: bytes) -> frozenset[str]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tirgemm._user_folders import SIGNING_KEY
+from tirgemm._user_folders import REVOCATIONS, SIGNING_KEY
 from tirgemm.artifact import private_file
 from tirgemm.artifact.revocations import MAX_BYTES, MAX_REASON, RevocationList
 from tirgemm.artifact.sign import Signer, public_bytes
 from tirgemm.errors import InvalidRequest, UntrustedArtifact
 
-LIST_FILE = "revocations.json"
+LIST_FILE = REVOCATIONS
 NEXT_KEY = f"{SIGNING_KEY}.next"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -1,6 +1,6 @@
 """``Trust``: the keys whose signatures are believed.
 
-Trust comes from outside the artifact: the user's own signing key, the user's trust file and known servers, or keys
+Trust comes from outside the artifact: the user's own signing keys, the user's trust file and known servers, or keys
 passed in. The key that an artifact carries only says which trusted key to check it with.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tirgemm._user_folders import SIGNING_KEY, user_config, user_data
+from tirgemm._user_folders import REVOCATIONS, SIGNING_KEY, user_config, user_data
 from tirgemm.artifact import private_file
 from tirgemm.artifact.known_servers import KnownServers
-from tirgemm.artifact.revocations import KnownRevocations
+from tirgemm.artifact.revocations import KnownRevocations, RevocationList
 from tirgemm.artifact.sign import Signer, public_bytes, public_key
 from tirgemm.errors import CorruptArtifact, InvalidRequest, UntrustedArtifact
 
@@ -44,11 +44,11 @@ class Trust:
 
     @classmethod
     def of_user(cls, data: Path | None = None) -> Trust:
-        """The user's trust file, ``trusted_keys`` in the configuration folder, and the signing key of the user's data
-        folder, and of the folder ``data`` where that key is the user's own."""
+        """The user's trust file, ``trusted_keys`` in the configuration folder, and the signing keys of the user's data
+        folder, and of the folder ``data`` where they are the user's own."""
         trust = cls.file(user_config() / "trusted_keys")
         folders = {user_data(), *(() if data is None else (data.expanduser().absolute(),))}
-        return cls(trust.keys | {key for folder in folders if (key := own_key(folder)) is not None}, trust.path)
+        return cls(trust.keys | {key for folder in folders for key in own_keys(folder)}, trust.path)
 
     @classmethod
     def file(cls, path: Path | str) -> Trust:
@@ -65,8 +65,12 @@ class Trust:
         return {} if self.path is None else _trust_file(self.path)
 
     def add(self, key: str, comment: str = "") -> Trust:
-        """Trust one more key, in the file too where there is one (made with mode 0600), and return the new Trust."""
+        """Trust one more key, in the file too where there is one (made with mode 0600), and return the new Trust.
+
+        Raises RevokedArtifact where a known list has revoked it.
+        """
         public_bytes(key)
+        KnownRevocations.default().refuse("the key", key)
         if self.path is not None and key not in self.file(self.path).keys:
             private_file.append(self.path, f"{key} {' '.join(comment.split())}".rstrip())
         return Trust(self.keys | {key}, self.path)
@@ -136,6 +140,22 @@ def own_key(folder: Path) -> str | None:
     except InvalidRequest as error:
         LOG.warning("your own signing key is not trusted: %s", error)
         return None
+
+
+def own_keys(folder: Path) -> tuple[str, ...]:
+    """The public keys of a data folder that is the user's own: the one that it signs with first, then those that this
+    one says are valid, too, in the folder's list of revocations."""
+    current = own_key(folder)
+    if current is None:
+        return ()
+    try:
+        data = private_file.read(folder / REVOCATIONS, "list of revocations", 0o022, UntrustedArtifact)
+        listed = None if data is None else RevocationList.read(data, [current])
+    except UntrustedArtifact as error:
+        LOG.warning("your own former signing keys are not trusted: %s", error)
+        return (current,)
+    others = () if listed is None else listed.keys
+    return (current, *(key for key in others if key != current))
 
 
 def trusted(keys: Trust | Iterable[str] | None) -> Trust:

@@ -122,15 +122,22 @@ def tune(
 
 
 def _stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | None:
-    """The store's kernel where it answers the request; None where the search is to go on, or nobody can load it."""
-    record = store.kernel(request.gemm, request.device.key, request.regime, other_devices=request.other_devices)
-    if record is None or not covers(record, request.budget, request.families):
-        return None
-    families = chosen_families(request.gemm, request.device, request.families)
-    if record.config.family not in {family.name for family in families}:
-        return None
-    try:
-        return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
-    except (ArtifactError, StoreError):
-        # Merged in from another installation and signed there, or damaged: it is built and certified here again.
-        return None
+    """The store's kernel that answers the request, the first that can be loaded; None where the search is to go on."""
+    families = {family.name for family in chosen_families(request.gemm, request.device, request.families)}
+    lost: list[str] = []
+    while True:
+        record = store.kernel(
+            request.gemm, request.device.key, request.regime, other_devices=request.other_devices, without=lost
+        )
+        if record is None:
+            return None
+        if covers(record, request.budget, request.families) and record.config.family in families:
+            try:
+                return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
+            except (ArtifactError, StoreError):
+                # Merged in from another installation and signed there, or damaged: unless another one answers, it is
+                # built and certified here again.
+                pass
+        elif not lost:
+            return None
+        lost.append(record.id)

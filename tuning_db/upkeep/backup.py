@@ -7,6 +7,7 @@ and ``backup.json``, written last. Of PostgreSQL only the blobs are copied; pg_d
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from sqlalchemy import select
 
 from tirgemm._user_folders import DATABASE, SIGNING_KEY
 from tirgemm._version import __version__
-from tirgemm.artifact.regular_file import read_regular
+from tirgemm.artifact.regular_file import read_regular, write_named
 from tirgemm.artifact.signing_keys import copy_keys
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db.blobs import BlobStore
@@ -64,7 +65,7 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
     """Write a backup into ``folder``, which must be new or empty. Writers go on meanwhile.
 
     ``blobs_only`` leaves the database out, as it must be for PostgreSQL; ``with_key`` adds the private signing key.
-    Raises InvalidRequest and StoreError.
+    Of a backup that fails nothing is left. Raises InvalidRequest and StoreError.
     """
     if not db.is_sqlite and not blobs_only:
         raise InvalidRequest(
@@ -73,7 +74,20 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
     key = db.data_dir / SIGNING_KEY
     if with_key and not key.is_file():
         raise InvalidRequest(f"there is no signing key {key}: leave out --with-key")
+    new = not folder.exists()
     _require_empty(folder)
+    try:
+        return _write(db, folder, blobs_only, with_key)
+    except BaseException:
+        # What is left of one that was broken off would keep a second one out of the folder.
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        if new:
+            folder.rmdir()
+        raise
+
+
+def _write(db: Database, folder: Path, blobs_only: bool, with_key: bool) -> BackedUp:
     at = iso()
     if blobs_only:
         with db.read() as connection:
@@ -95,7 +109,7 @@ def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bo
         copy_keys(db.data_dir, folder)
     made = BackedUp(not blobs_only, len(named) - len(missing), size, tuple(missing), with_key, at)
     document = {"format": FORMAT, "tirgemm": __version__, "schema": HEAD} | made.to_json()
-    (folder / MANIFEST).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_named(folder / MANIFEST, (json.dumps(document, indent=2) + "\n").encode())
     return made
 
 
@@ -173,8 +187,11 @@ def _open(file: Path) -> sqlite3.Connection:
 
 def _copy_sqlite(source: Path, target: Path) -> None:
     """One state of a database into another file, in one step: readers and writers of the source go on."""
-    with translated(str(source)), closing(_open(source)) as connection, closing(sqlite3.connect(target)) as copy:
-        connection.backup(copy)
+    with translated(str(source)), closing(_open(source)) as connection:
+        connection.execute("PRAGMA schema_version").fetchall()
+        # It is the copy's disk that is full or cannot be written.
+        with translated(f"{target} (a copy of {source})"), closing(sqlite3.connect(target)) as copy:
+            connection.backup(copy)
 
 
 def _require_whole(file: Path) -> None:

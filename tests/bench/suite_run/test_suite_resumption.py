@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tirgemm.bench.results import ResultsFile, environment
 from tirgemm.bench.suite_file import Suite
 from tirgemm.bench.suite_run import Work
 from tirgemm.errors import BuildFailed, DoesNotFit, Unsupported
+from tirgemm.service import cli
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut
 
 
@@ -45,6 +47,26 @@ def test_what_was_measured_before_a_kill_is_in_the_file(tmp_path: Path, suite: S
     with pytest.raises(KeyboardInterrupt):
         runner.run([Work(suite, "sustained", file)], ["default", "tuned"], killed)
     assert json.loads(path.read_text())["rows"] == seen
+
+
+def test_an_interrupt_of_which_a_library_makes_an_error_ends_the_command_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_arguments: Any, **_options: Any) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("parallel_for_dynamic error with InternalError") from error
+        return 0
+
+    monkeypatch.setattr("tirgemm.bench.suite_run.Bench.run", run)
+    options = ["--device", "cpu", "--data", str(tmp_path / "data"), "--output", str(tmp_path / "x.json")]
+    assert cli.main(["bench", "x86", *options]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "error: interrupted"
+    assert cli.main(["bench", "x86", *options, "--resume", "--json"]) == 130
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"]["code"] == "interrupted"
+    assert "--resume goes on from there" in said.err
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,12 @@ def test_an_interrupt_ends_it_with_130(run: Run, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tirgemm.detect.devices", interrupted)
-    assert run("devices")[0] == 130
+    monkeypatch.setattr("tirgemm.service.commands.keys.existing_database", lambda *_: interrupted())
+    for command in (("devices",), ("keys", "list")):
+        assert run(*command) == (130, "", "error: interrupted\n")
+        code, out, err = run(*command, "--json")
+        assert (code, err) == (130, "")
+        assert json.loads(out) == {"error": {"code": "interrupted", "message": "interrupted", "exit_code": 130}}
 
 
 def test_no_help_uses_the_names_that_the_program_has_for_things() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from tests.helpers.artifact_samples import (
 )
 from tests.helpers.command_line import Run
 from tests.helpers.fake_service import EVENTS, FakeService, sse
-from tirgemm.artifact import Signer, Trust
+from tirgemm import Gemm
+from tirgemm._terminal.output_file import write_artifact
+from tirgemm.artifact import Signer, Trust, read
 from tirgemm.detect import device
+from tirgemm.errors import InvalidRequest
 
 
 def test_get_tunes_and_writes_the_artifact(run: Run, home: Path, fake: FakeService) -> None:
@@ -76,6 +80,37 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
         assert (code, out) == (2, "")
         assert err.startswith(f"error: {option} is {path}, ")
         assert says in err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("get", "33x17x19:f32:nt", "--trust", SIGNER.public), "--output"),
+        (("explain", "64x64x64:f16:nt", "--device", "sm_80", "--family", "simt", "--as-written"), "--html"),
+        (("ladder", "64", "64", "64", "--dry-run", "--device", "sm_86"), "--html"),
+    ],
+)
+def test_a_full_disk_is_told_with_the_file_that_it_lacks(
+    run: Run, fake: FakeService, command: tuple[str, ...], option: str
+) -> None:
+    del fake
+    code, out, err = run(*command, option, "/dev/full")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == "error: /dev/full cannot be written: No space left on device"
+
+
+def test_an_artifact_that_does_not_fit_leaves_the_file_as_it_was(home: Path) -> None:
+    package = read(packed(Gemm.parse("33x17x19:f32:nt")), Trust.of(SIGNER.public))
+    file, limit = home / "k.tirgemm", resource.getrlimit(resource.RLIMIT_FSIZE)
+    file.write_text("before")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+        with pytest.raises(InvalidRequest, match=r"k\.tirgemm cannot be written: File too large"):
+            write_artifact(package, file, file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert len(package.data) > 1000
+    assert (file.read_text(), [path.name for path in home.glob("*k.tirgemm*")]) == ("before", ["k.tirgemm"])
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,14 @@ class StoreContract:
         newest = store.put_kernel(kernel(created_at="2020-01-01T00:00:00Z"))
         assert store.kernel(GEMM, DEVICE.key, "sustained") == newest
 
+    def test_the_next_kernel_answers_where_others_are_passed_over(self, store: Store) -> None:
+        fallback, old, new = (store.put_kernel(kernel(role)) for role in ("fallback", "tuned", "tuned"))
+        gone: list[str] = []
+        for answer in (new, old, fallback, None):
+            assert store.kernel(GEMM, DEVICE.key, "sustained", without=gone) == answer
+            gone += [] if answer is None else [answer.id]
+        assert store.kernel(GEMM, DEVICE.key, "sustained") == new
+
     def test_an_unverified_kernel_never_answers(self, store: Store) -> None:
         stored = store.put_kernel(kernel("unverified", certificate=None))
         assert store.kernel(GEMM, DEVICE.key, "sustained") is None

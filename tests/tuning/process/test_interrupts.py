@@ -103,6 +103,25 @@ def test_a_second_press_that_a_callback_swallows_is_not_lost() -> None:
         work()
 
 
+@pytest.mark.parametrize("made", [None, RuntimeError("parallel_for_dynamic error")])
+def test_the_first_press_interrupts_at_once_where_that_is_asked_for(made: Exception | None) -> None:
+    """Also one that a library swallows, or makes an error of its own of."""
+
+    def work() -> None:
+        stop, said = threading.Event(), threading.Event()
+        with stop_on_interrupt(stop, said.set, at_once=True):
+            with contextlib.suppress(KeyboardInterrupt):
+                press()
+                time.sleep(PATIENCE_S)
+            assert said.wait(PATIENCE_S)
+            if made is not None:
+                raise made
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_second_press_that_the_main_thread_does_not_hear_is_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "FORCED_EXIT_SECONDS", 0.01)
     forced = threading.Event()

@@ -86,9 +86,14 @@ class StopSignal:
 
 @contextmanager
 def stop_on_interrupt(
-    stop: threading.Event, acknowledge: Callable[[], None], *, force_exit: Callable[[], None] | None = None
+    stop: threading.Event,
+    acknowledge: Callable[[], None],
+    *,
+    force_exit: Callable[[], None] | None = None,
+    at_once: bool = False,
 ) -> Iterator[None]:
-    """Within the block the first Ctrl-C calls ``acknowledge`` and sets ``stop``; the second raises KeyboardInterrupt.
+    """Within the block the first Ctrl-C calls ``acknowledge`` and sets ``stop``; the second, with ``at_once`` the first
+    too, raises KeyboardInterrupt.
 
     Does nothing outside the main thread, and where Ctrl-C would not raise KeyboardInterrupt: an application that
     handles SIGINT keeps its own handler. ``acknowledge`` is called from a thread, at once, even while the main thread
@@ -99,13 +104,13 @@ def stop_on_interrupt(
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    presses = 0
+    presses, free = 0, 0 if at_once else 1
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal presses
         presses += 1
         stop.set()
-        if presses > 1:
+        if presses > free:
             signal.default_int_handler(number, frame)
 
     watcher = _Watcher(stop, acknowledge, force_exit)
@@ -114,12 +119,12 @@ def stop_on_interrupt(
         with watcher:
             yield
     except Exception as error:
-        if presses > 1:  # what a library has made of one in its callback
+        if presses > free:  # what a library has made of one in its callback
             raise KeyboardInterrupt from error
         raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if presses > 1:  # one that a library's callback has swallowed
+    if presses > free:  # one that a library's callback has swallowed
         raise KeyboardInterrupt
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -100,14 +101,22 @@ class MemoryStore:
         return stored
 
     def kernel(
-        self, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+        self,
+        gemm: Gemm,
+        device_key: str,
+        regime: Regime,
+        *,
+        other_devices: bool = False,
+        without: Collection[str] = (),
     ) -> KernelRecord | None:
         wanted = (gemm, device_key, regime)
         with self._lock:
             matches = [
                 k
                 for k in self._kernels.values()
-                if (k.gemm, k.device.key, k.regime) == wanted and (other_devices or k.other_device is None)
+                if (k.gemm, k.device.key, k.regime) == wanted
+                and (other_devices or k.other_device is None)
+                and k.id not in without
             ]
         for role in ("tuned", "fallback"):
             answers = [k for k in matches if k.role == role]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from tirgemm.device import Device
@@ -64,10 +65,17 @@ class Store(Protocol):
         ...
 
     def kernel(
-        self, gemm: Gemm, device_key: str, regime: Regime, *, other_devices: bool = False
+        self,
+        gemm: Gemm,
+        device_key: str,
+        regime: Regime,
+        *,
+        other_devices: bool = False,
+        without: Collection[str] = (),
     ) -> KernelRecord | None:
         """The current answer: the newest ``tuned`` kernel, else the newest ``fallback``; never ``unverified``. One that
-        was chosen from records of another device, only where ``other_devices`` are asked for, or it is pinned."""
+        was chosen from records of another device, only where ``other_devices`` are asked for, or it is pinned. What is
+        named by its id in ``without`` is passed over."""
         ...
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None: ...
