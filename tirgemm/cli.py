@@ -12,6 +12,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.folder_option import data_folder
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.errors import Interrupted, InvalidRequest
@@ -38,7 +39,10 @@ TrustOption = Annotated[
     typer.Option("--trust", metavar="KEY|FILE", help="Trust this key or file of keys alone, instead of your own."),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Trust the signing key of this data folder of yours, too.")
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", parser=data_folder, help="Trust the signing key of this data folder of yours, too."
+    ),
 ]
 RegimeOption = Annotated[str, typer.Option(help="sustained or isolated.")]
 

@@ -13,6 +13,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.folder_option import data_folder
 from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import ProgressView, console_view
 from tirgemm._terminal.tables import Table
@@ -36,7 +37,13 @@ if TYPE_CHECKING:
 
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", envvar="TIRGEMM_DATA", help="Data folder; default ~/.local/share/tirgemm."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        envvar="TIRGEMM_DATA",
+        parser=data_folder,
+        help="Data folder; default ~/.local/share/tirgemm.",
+    ),
 ]
 Url = Annotated[
     str | None,
