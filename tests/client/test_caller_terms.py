@@ -28,6 +28,7 @@ from tirgemm.service import cli
 ROOT = Path(__file__).resolve().parents[2]
 # What belongs on a command line or into a request, and has no place in what Python raises.
 _FOREIGN = re.compile(r"(?<!\w)--[a-z]|\"[a-z_]+\":|body\.|(GET|POST) /v1")
+SERVICE = "http://127.0.0.1:9"
 LAPTOP = "the NVIDIA driver (libcuda.so.1) is not installed"
 
 
@@ -202,6 +203,42 @@ def test_a_mistake_is_named_with_its_value_and_the_choices(
         (
             lambda: tirgemm.tune("64x64x64", budget=cast(Any, {"trials": 3})),
             "budget is {'trials': 3}; give tirgemm.Budget(trials=..., seconds=...)",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", families=[]),
+            "families is []; name one or more families, or None for all",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", families=cast(Any, 5)),
+            "families is 5; name one or more families, or None for all",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", families="smt"),
+            "family 'smt' is unknown; families are x86, simt, mma, wmma, wgmma",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", store=cast(Any, 5)),
+            "store is 5; give a Store, or None to keep nothing: the data folder is TIRGEMM_DATA's",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).kernel("64x64x64", device=cast(Any, 5)),
+            "a device is a name such as cpu, cuda:0 or sm_80, not 5",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).kernel("64x64x64", budget=cast(Any, 5)),
+            "budget is 5; give a mapping such as {'trials': 100, 'seconds': 60}",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).kernel("64x64x64", queue=cast(Any, 5)),
+            "queue is 5; give a mapping such as {'priority': 5}",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE, key=cast(Any, 5)),
+            "key is no API key: it must be 1 to 512 visible ASCII characters, without spaces",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE, trust=cast(Any, 5)),
+            "trust is 5; give a Trust, or keys (ed25519:...)",
         ),
     ],
 )

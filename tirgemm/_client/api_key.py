@@ -51,7 +51,7 @@ def key_header(url: str, key: str | None) -> KeyHeader | None:
     if not secret and key is None:
         return None
     name = VARIABLE if key is None else "key"
-    if not _SECRET.fullmatch(secret):
+    if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
         raise InvalidRequest(f"{name} is no API key: it must be 1 to 512 visible ASCII characters, without spaces")
     parts = urlsplit(checked_url(url))
     if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN_VARIABLE, "") == "1":

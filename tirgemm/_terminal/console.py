@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -132,6 +133,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]
     CLIENT_LOG.addHandler(_TELL)
     CLIENT_LOG.setLevel(logging.INFO)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # in the locale C not every character can be written
     try:
         code = _command(app).main(args=given, prog_name="tirgemm", standalone_mode=False)
         return code if isinstance(code, int) else OK
@@ -151,6 +154,11 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
+    except UnicodeEncodeError as error:
+        # A byte of an argument that is not UTF-8 stands as a surrogate, which neither a database nor a URL takes.
+        if error.encoding != "utf-8":
+            raise
+        return _failed("usage", f"{error.object!r:.200} is not UTF-8 text", BAD_INPUT)
     except OSError as error:
         _told(sys.stdout, lambda: print(end="", flush=True))
         where = f"{error.filename}: " if error.filename else ""
