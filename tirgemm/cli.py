@@ -286,7 +286,8 @@ def verify(
             checks.append({"check": "run here", "result": "passed" if tried.passed else "failed", "detail": detail})
         except (DeviceUnavailable, IncompatibleArtifact) as error:
             checks.append({"check": "run here", "result": "skipped", "detail": str(error)})
-    failed = [f"{check['check']} {check['result']}" for check in checks if check["result"] in ("failed", "absent")]
+    wrong = [check for check in checks if check["result"] in ("failed", "absent")]
+    failed = [f"{check['check']} {check['result']} ({check['detail']})" for check in wrong]
     document = {"file": str(file), "gemm": str(package.manifest.gemm), "passed": not failed, "checks": checks}
 
     def show() -> None:
@@ -296,7 +297,7 @@ def verify(
         console.out.print(table)
 
     if failed:
-        raise VerificationFailed(f"{file}: {', '.join(failed)}{f' ({fault})' if fault else ''}")
+        console.fail(as_json, document, VerificationFailed(f"{file}: {', '.join(failed)}"))
     console.emit(as_json, document, show)
 
 

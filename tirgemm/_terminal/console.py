@@ -121,6 +121,15 @@ def emit(as_json: bool, document: Any, show: Callable[[], None]) -> None:
         show()
 
 
+def fail(as_json: bool, document: dict[str, Any], error: TirgemmError) -> NoReturn:
+    """End the command with ``error``; as JSON with ``document`` beside it."""
+    if not as_json:
+        raise error
+    status = exit_code(error)
+    emit(as_json, document | _error_member(error.code, str(error), status), lambda: None)
+    raise typer.Exit(status)
+
+
 def command_group(words: str) -> typer.Typer:
     """A group of commands whose help says ``words``."""
     return typer.Typer(help=words, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -232,11 +241,15 @@ def _failed(code: str, message: str, status: int) -> int:
         traceback.print_exc()
     told = False
     if MODE.json:
-        document = {"error": {"code": code, "message": message, "exit_code": status}}
+        document = _error_member(code, message, status)
         told = _told(sys.stdout, lambda: print(json.dumps(document, indent=2), flush=True))
     if not told:
         _told(sys.stderr, lambda: err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True))
     return status
+
+
+def _error_member(code: str, message: str, status: int) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "exit_code": status}}
 
 
 def _told(stream: TextIO, write: Callable[[], None]) -> bool:
