@@ -41,6 +41,7 @@ def serve(
     """
     arguments = options.setting_arguments(locals())
     from tirgemm.errors import TirgemmError
+    from tirgemm.service.jobs.data_lock import require_lock_file
     from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.server.process import run_server
@@ -53,7 +54,9 @@ def serve(
         settings = Settings.load(**arguments)
         log_to_stderr(verbose=verbose, log_format=settings.log_format)
         if settings.worker:
-            require_devices(settings)  # refused now rather than by one worker after the other
+            # Refused now rather than by one worker after the other.
+            require_devices(settings)
+            require_lock_file(settings.worker_lock)
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(
