@@ -40,6 +40,7 @@ def serve(
     Exits with 2 where the data folder or the port is in use, a device is not here, or a setting is wrong.
     """
     arguments = options.setting_arguments(locals())
+    from tirgemm._terminal.unused_options import require_unused
     from tirgemm.errors import TirgemmError
     from tirgemm.service.jobs.data_lock import require_lock_file
     from tirgemm.service.jobs.fleets import require_devices
@@ -57,6 +58,14 @@ def serve(
             # Refused now rather than by one worker after the other.
             require_devices(settings)
             require_lock_file(settings.worker_lock)
+        else:
+            require_unused(
+                "no worker is run beside the server",
+                ("--devices", devices),
+                ("--engine", engine),
+                ("--address", address),
+                ("--processes", processes),
+            )
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(

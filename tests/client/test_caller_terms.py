@@ -327,6 +327,12 @@ def test_a_device_that_is_only_named_is_not_measured_and_a_command_says_what_bui
         assert told.endswith(f"error: {words}; {command} has a service build a kernel that nobody has run\n")
 
 
+def test_where_a_key_is_missing_it_is_said_how_a_client_takes_one() -> None:
+    detail = "this service takes requests with an API key, sent as one header `Authorization: Bearer KEY`"
+    words = raised(lambda: client(Answers(401, detail=detail, code="key_required")).meta())
+    assert words == f"http://there answered 401: {detail}: give Client a key, or set TIRGEMM_KEY"
+
+
 @pytest.mark.parametrize("status", [404, 501])
 def test_a_server_of_something_else_is_asked_about(status: int) -> None:
     with pytest.raises(ServiceError, match="is it a tirgemm service"):
