@@ -12,8 +12,11 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.folder_option import data_folder
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
+from tirgemm._terminal.unused_options import require_unused
+from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.errors import Interrupted, InvalidRequest
 from tirgemm.events import Phase
 from tirgemm.progress import ProgressTracker, role_of_document
@@ -38,7 +41,10 @@ TrustOption = Annotated[
     typer.Option("--trust", metavar="KEY|FILE", help="Trust this key or file of keys alone, instead of your own."),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Trust the signing key of this data folder of yours, too.")
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", parser=data_folder, help="Trust the signing key of this data folder of yours, too."
+    ),
 ]
 RegimeOption = Annotated[str, typer.Option(help="sustained or isolated.")]
 
@@ -149,6 +155,8 @@ def get(
         return
     if folder is not None:
         raise InvalidRequest("--from is where --locked looks for artifacts; give that, too")
+    if default or fallback:
+        require_unused("--default does not wait for tuning", ("--wait", wait is not None))
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
     budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
@@ -220,13 +228,14 @@ def call(
 
     from tirgemm import _trial as trial
     from tirgemm._terminal.output_file import check_output
+    from tirgemm._trial.array_file import read_array
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 
     check_output(out)
-    kernel = load(file, trust=trust_of(trust, data))
+    kernel = load(file, trust=artifact_trust(trust, data))
     paths = {"a": a, "b": b, "c": c, "bias": bias}
-    given = {name: _array(path) for name, path in paths.items() if path is not None}
+    given = {name: read_array(path) for name, path in paths.items() if path is not None}
     tried = trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
     if out is not None:
         with out.open("wb") as target:
@@ -264,7 +273,7 @@ def verify(
     from tirgemm.artifact import load, read
     from tirgemm.errors import DeviceUnavailable, IncompatibleArtifact, VerificationFailed
 
-    trusted = trust_of(trust, data)
+    trusted = artifact_trust(trust, data)
     package = read(file, trusted)
     certificate, fault = package.manifest.certificate, package.manifest.certificate_fault
     checks: list[dict[str, Any]] = [{"check": "signature and hashes", "result": "passed", "detail": package.sha256}]
@@ -282,7 +291,8 @@ def verify(
             checks.append({"check": "run here", "result": "passed" if tried.passed else "failed", "detail": detail})
         except (DeviceUnavailable, IncompatibleArtifact) as error:
             checks.append({"check": "run here", "result": "skipped", "detail": str(error)})
-    failed = [f"{check['check']} {check['result']}" for check in checks if check["result"] in ("failed", "absent")]
+    wrong = [check for check in checks if check["result"] in ("failed", "absent")]
+    failed = [f"{check['check']} {check['result']} ({check['detail']})" for check in wrong]
     document = {"file": str(file), "gemm": str(package.manifest.gemm), "passed": not failed, "checks": checks}
 
     def show() -> None:
@@ -292,7 +302,7 @@ def verify(
         console.out.print(table)
 
     if failed:
-        raise VerificationFailed(f"{file}: {', '.join(failed)}{f' ({fault})' if fault else ''}")
+        console.fail(as_json, document, VerificationFailed(f"{file}: {', '.join(failed)}"))
     console.emit(as_json, document, show)
 
 
@@ -331,6 +341,15 @@ def version(as_json: Json = False) -> None:
 
     versions = {"tirgemm": __version__} | dict(environment())
     console.emit(as_json, versions, lambda: console.out.print("\n".join(f"{k} {v}" for k, v in versions.items())))
+
+
+def artifact_trust(given: list[str] | None, data: Path | None) -> Any:
+    """``trust_of`` where ``data`` is asked for nothing but its key. Raises InvalidRequest where it adds none."""
+    if given:
+        require_unused("--trust says whom to trust in place of your own keys", ("--data", data))
+    elif data is not None and not (data.expanduser() / SIGNING_KEY).is_file():
+        raise InvalidRequest(f"--data is {data}, which holds no signing key to trust; name a data folder of yours")
+    return trust_of(given, data)
 
 
 def trust_of(given: list[str] | None, data: Path | None = None) -> Any:
@@ -372,15 +391,3 @@ def _file_of_keys(given: list[str]) -> Path:
     if not Path(given[0]).is_file():
         raise InvalidRequest(f"--trust is {given[0]!r:.200}, which is neither a key (ed25519:...) nor a file of keys")
     return Path(given[0])
-
-
-def _array(path: Path) -> Any:
-    import numpy as np
-
-    from tirgemm.artifact.regular_file import open_regular
-
-    try:
-        with open_regular(path) as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InvalidRequest(f"{path} is not a .npy array of numbers, or damaged; numpy.save writes them") from error

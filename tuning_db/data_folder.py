@@ -19,6 +19,7 @@ __all__ = [
     "database_file",
     "dependent_file",
     "existing_database",
+    "new_database",
     "open_database",
     "open_store",
     "require_database",
@@ -30,6 +31,12 @@ __all__ = [
 def database_file(data_dir: Path | None) -> Path:
     """The SQLite file of a data folder."""
     return _folder(data_dir) / DATABASE
+
+
+def new_database(data_dir: Path | None, url: str | None) -> Path | None:
+    """The data folder where opening its database would make a new one; None where that is there, or has a URL."""
+    file = database_file(data_dir)
+    return file.parent if url is None and not file.is_file() else None
 
 
 def dependent_file(data_dir: Path | None, kernel_sha256: str) -> Path:

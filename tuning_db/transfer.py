@@ -64,6 +64,18 @@ def import_records(db: Database, path: Path) -> Merged:
     return _take_in(db, header, lines, records_file.sha256(path), str(path))
 
 
+def require_records(path: Path) -> None:
+    """Raise InvalidRequest, as ``import_records`` does, where a file is no whole records file."""
+    lines = records_file.read(path)
+    header = next(lines, {})
+    records_file.check_header(header, str(path))
+    seen: dict[str, int] = {}
+    for number, record in enumerate(lines, 2):
+        value_in(record, f"{path}, line {number}")
+        seen[record["kind"]] = seen.get(record["kind"], 0) + 1
+    _check_counts(seen, header, str(path))
+
+
 def read_candidates(path: Path) -> list[Candidate]:
     """The candidates of a records file, without a database. InvalidRequest names the line that is wrong."""
     lines = records_file.read(path)
@@ -165,9 +177,13 @@ def _take_in(db: Database, header: dict[str, Any], records: Iterable[dict[str, A
         _merge_candidates(db, connection, page, origin, merged)
         if merged.kernels:
             raise_version(db, connection)
-        if seen != header["counts"]:
-            raise InvalidRequest(f"{name} holds {seen}, its header says {header['counts']}; get the file again")
+        _check_counts(seen, header, name)
     return merged
+
+
+def _check_counts(seen: dict[str, int], header: dict[str, Any], name: str) -> None:
+    if seen != header["counts"]:
+        raise InvalidRequest(f"{name} holds {seen}, its header says {header['counts']}; get the file again")
 
 
 def _merge_candidates(

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from tirgemm.artifact import Signer
 from tirgemm.device import Device
@@ -78,10 +79,12 @@ def tune(
     named = os.environ.get("TIRGEMM_LOCK_DIR", "")
     with interruptible_tuning(str(gemm), progress, on_event, stop) as (handler, ending), ExitStack() as stack:
         asked = TuneRequest.of(gemm, device, regime, budget, effort=effort, seed=seed, families=families, retune=retune)
-        if isinstance(store, str | Path):
+        given: Any = store
+        is_path = isinstance(given, str | Path)
+        if is_path or not (given is None or isinstance(given, _Default) or hasattr(given, "kernel")):
+            words = f"{str(given)!r:.200}, a path" if is_path else f"{given!r:.80}"
             raise InvalidRequest(
-                f"store is {str(store)!r:.200}, a path; give a Store, or None to keep nothing: the data folder is "
-                "TIRGEMM_DATA's"
+                f"store is {words}; give a Store, or None to keep nothing: the data folder is TIRGEMM_DATA's"
             )
         if isinstance(store, _Default):
             url = os.environ.get("TIRGEMM_DB") or None

@@ -14,6 +14,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm._terminal.tables import Table
+from tirgemm._terminal.unused_options import require_unused
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import ProgressTracker
@@ -49,8 +50,12 @@ def bench(
     finalists: Annotated[
         int, typer.Option(min=1, help="With --recorded, so many of the fastest run beside the default.")
     ] = 2,
-    trials: Annotated[int, typer.Option(help="Candidates a shape that tuning builds at most.")] = Budget().trials,
-    seconds: Annotated[float, typer.Option(help="Seconds of search a shape at most.")] = Budget().seconds,
+    trials: Annotated[
+        int | None, typer.Option(help=f"Candidates a shape that tuning builds at most; {Budget().trials} by default.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help=f"Seconds of search a shape at most; {Budget().seconds:.0f} by default.")
+    ] = None,
     clock: Annotated[
         bool,
         typer.Option("--clock", help="Time the whole answers of zero_shot, quick and standard; builds nothing ahead."),
@@ -93,7 +98,9 @@ def bench(
     from tirgemm.tuning.workbench import Workbench
 
     shapes, regimes = [suite_named(name) for name in suites], _regimes(regime)
-    target, budget = detect(device), Budget(trials, seconds)
+    target, budget = detect(device), Budget.of(None, trials, seconds)
+    if recorded:
+        require_unused("--recorded tunes nothing", ("--trials", trials), ("--seconds", seconds))
     home = benchmarks_folder()
     folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)

@@ -11,6 +11,7 @@ import typer
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Table
+from tirgemm._terminal.unused_options import require_unused
 from tirgemm.cli import GemmText, RegimeOption
 from tirgemm.gemm import Gemm, regime_named
 from tirgemm.service.commands.tune import Data, Url
@@ -35,10 +36,12 @@ def candidates(
     """List every recorded candidate of GEMM, the fastest first: times with 95 % intervals, errors, knobs, rules."""
     from tirgemm.service.views.candidate_list import recorded
 
+    if as_csv:
+        require_unused("--csv prints CSV", ("--json", as_json))
     problem = Gemm.parse(gemm)
     with existing_database(data, db) as database:
         of_problem = recorded(database, problem, device, regime_named(regime))
-    if as_csv and not as_json:
+    if as_csv:
         sys.stdout.write(of_problem.to_csv())
         return
     console.emit(as_json, of_problem.to_json(), lambda: _show(of_problem))

@@ -17,7 +17,7 @@ from tirgemm.errors import InvalidRequest, StoreError
 from tirgemm.service.commands.collect import collect
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.service.commands.upkeep import age_seconds, backup, prune, repair, restore
-from tirgemm.tuning_db.data_folder import database_file, existing_database, open_database
+from tirgemm.tuning_db.data_folder import existing_database, new_database, open_database
 
 if TYPE_CHECKING:
     from tirgemm.tuning.records import Candidate
@@ -86,8 +86,10 @@ def import_records(file: RecordsFile, data: Data = None, db: Url = None, as_json
     from tirgemm.tuning_db import transfer
     from tirgemm.tuning_db.access.audit import note_command
 
-    file.stat()  # a file that is not there must not leave a new database behind
-    made = _made(data, db)
+    file.stat()  # of a file that is not there only this is told
+    made = new_database(data, db)
+    if made is not None or db is not None:
+        transfer.require_records(file)  # what is no whole records file must not leave a new database behind
     with open_database(data, db) as database:
         merged = transfer.import_records(database, file).to_json()
         note_command(database, "db import", str(file.absolute()))
@@ -114,7 +116,7 @@ def merge(
         raise InvalidRequest(
             f"{other.partition('?')[0].split('@')[-1]} is a URL: say with --other-data where its blobs are"
         )
-    made = _made(data, db)
+    made = new_database(data, db)
     with (
         existing_database(other_data if is_url else Path(other), other if is_url else None) as source,
         open_database(data, db) as database,
@@ -238,12 +240,6 @@ def _device_of_records(devices: Sequence[Device], wanted: str | None) -> Device:
     asked = "no --device is given" if wanted is None else f"--device is {wanted!r:.80}"
     keys = ", ".join(sorted({device.key for device in devices}))
     raise InvalidRequest(f"{asked}; the records are of the devices {keys}: name one of them")
-
-
-def _made(data: Path | None, url: str | None) -> Path | None:
-    """The data folder where opening its database would make a new one."""
-    file = database_file(data)
-    return file.parent if url is None and not file.is_file() else None
 
 
 def _show_merged(as_json: bool, merged: dict[str, Any], made: Path | None) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
-from tirgemm.cli import ArtifactPath, DataOption, TrustOption, trust_of
+from tirgemm.cli import ArtifactPath, DataOption, TrustOption, artifact_trust
 
 
 def export(
@@ -23,7 +23,7 @@ def export(
     from tirgemm.artifact import export as write
     from tirgemm.artifact import read
 
-    trusted = trust_of(trust, data)
+    trusted = artifact_trust(trust, data)
     manifest = read(kernel, trusted).manifest
     write(kernel, out, trusted)
     document: dict[str, Any] = {"file": str(out), "bytes": out.stat().st_size, "gemm": str(manifest.gemm)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Column, Fields, Table
+from tirgemm._terminal.unused_options import require_unused
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_of_document
@@ -187,6 +189,12 @@ def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
 def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[KernelCatalog]:
     """Those of the service at ``url`` where that is given, else those of a database, which must be there."""
     if url is not None:
+        # What only a variable says is where this machine's database is.
+        require_unused(
+            "--url is a service, which has a database of its own",
+            ("--data", data is not None and str(data) != os.environ.get("TIRGEMM_DATA")),
+            ("--db", db is not None and db != os.environ.get("TIRGEMM_DB")),
+        )
         from tirgemm._commands.jobs import client_of
 
         with client_of(url) as client:

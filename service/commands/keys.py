@@ -11,7 +11,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Table
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.tuning_db.data_folder import existing_database, open_database
+from tirgemm.tuning_db.data_folder import existing_database, new_database, open_database
 
 app = console.command_group("Make, list and revoke the API keys of a service; list its audit log.")
 
@@ -37,11 +37,14 @@ def create(
     from tirgemm.tuning_db.access.audit import note_command
 
     quotas = Quotas(requests_per_second, live_jobs, trials_a_day, bytes_stored, batch_problems_a_day)
+    made = new_database(data, db)
     with open_database(data, db) as database:
         key, secret = KeyTable(database).create(name, scope, expires_days=expires_days, quotas=quotas)
         note_command(database, "keys create", f"key {key.id}, {key.scope}, {key.name}")
 
     def show() -> None:
+        if made is not None:
+            console.err.print(f"there is a new tuning database in {made}", markup=False, soft_wrap=True)
         console.err.print(
             f"key {key.id} of the scope {key.scope} for {key.name}; it is not shown again:",
             markup=False,

@@ -13,6 +13,7 @@ import typer
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.output_file import check_output
+from tirgemm._terminal.unused_options import require_unused
 from tirgemm.cli import RegimeOption
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.bench import names_of
@@ -85,7 +86,7 @@ def ladder(
 
     check_output(html, "--html")
     if from_results is not None:
-        _require_unused(
+        require_unused(
             "--from-results measures nothing",
             ("--dry-run", dry_run),
             ("--suite", suite),
@@ -101,7 +102,7 @@ def ladder(
     gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
     asked = regime_named(regime)
     if dry_run:
-        _require_unused(
+        require_unused(
             "--dry-run measures nothing",
             ("--output", out),
             ("--recorded", recorded),
@@ -109,7 +110,7 @@ def ladder(
             ("--resume", resume),
         )
     elif suite is None and out is None:
-        _require_unused("without --suite or --output there is no file to go on with", ("--resume", resume))
+        require_unused("without --suite or --output there is no file to go on with", ("--resume", resume))
     target = _target(device, dry_run)
     if dry_run:
         ladders: list[Ladder] = [(gemm, described(gemm, target, asked), {}) for gemm in gemms]
@@ -203,7 +204,7 @@ def _problems(
     if suite is not None:
         if m is not None:
             raise InvalidRequest(f"M N K and --suite {suite} are both given; give one of them")
-        _require_unused(
+        require_unused(
             f"--suite {suite} has problems of its own",
             ("--alpha-beta", alpha_beta),
             ("--dtype", dtype != DTYPE),
@@ -213,15 +214,6 @@ def _problems(
     if m is None or n is None or k is None:
         raise InvalidRequest("give M, N and K, or --suite")
     return [Gemm(m=m, n=n, k=k, dtype=dtype, layout=layout, alpha=alpha_beta, beta=alpha_beta)]
-
-
-def _require_unused(why: str, *options: tuple[str, object]) -> None:
-    """Raise InvalidRequest for the first of these options that was given."""
-    from tirgemm.errors import InvalidRequest
-
-    for name, value in options:
-        if value:
-            raise InvalidRequest(f"{why}: leave out {name}")
 
 
 def _target(name: str | None, dry_run: bool) -> Device:

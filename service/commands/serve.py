@@ -40,7 +40,9 @@ def serve(
     Exits with 2 where the data folder or the port is in use, a device is not here, or a setting is wrong.
     """
     arguments = options.setting_arguments(locals())
+    from tirgemm._terminal.unused_options import require_unused
     from tirgemm.errors import TirgemmError
+    from tirgemm.service.jobs.data_lock import require_lock_file
     from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.server.process import run_server
@@ -53,7 +55,17 @@ def serve(
         settings = Settings.load(**arguments)
         log_to_stderr(verbose=verbose, log_format=settings.log_format)
         if settings.worker:
-            require_devices(settings)  # refused now rather than by one worker after the other
+            # Refused now rather than by one worker after the other.
+            require_devices(settings)
+            require_lock_file(settings.worker_lock)
+        else:
+            require_unused(
+                "no worker is run beside the server",
+                ("--devices", devices),
+                ("--engine", engine),
+                ("--address", address),
+                ("--processes", processes),
+            )
         run_server(settings, announce)
     except TirgemmError as error:
         typer.echo(

@@ -8,8 +8,11 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from tirgemm._terminal.folder_option import data_folder
+
 DataFolder: TypeAlias = Annotated[
-    Path | None, typer.Option("--data", help="Folder of the database, the blobs and the key.")
+    Path | None,
+    typer.Option("--data", metavar="PATH", parser=data_folder, help="Folder of the database, the blobs and the key."),
 ]
 DatabaseUrl: TypeAlias = Annotated[
     str | None, typer.Option("--db", help="Database URL; SQLite in the data folder by default.")

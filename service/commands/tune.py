@@ -13,9 +13,11 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.folder_option import data_folder
 from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import ProgressView, console_view
 from tirgemm._terminal.tables import Table
+from tirgemm._terminal.unused_options import require_unused
 from tirgemm.cli import RegimeOption
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES
@@ -36,7 +38,13 @@ if TYPE_CHECKING:
 
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", envvar="TIRGEMM_DATA", help="Data folder; default ~/.local/share/tirgemm."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        envvar="TIRGEMM_DATA",
+        parser=data_folder,
+        help="Data folder; default ~/.local/share/tirgemm.",
+    ),
 ]
 Url = Annotated[
     str | None,
@@ -94,6 +102,8 @@ def tune(
     from tirgemm.tuning.tuning_task import Control
 
     asked, budget = problems(gemms or (), suite or ()), Budget.of(effort, trials, seconds)
+    if budget.effort is Effort.NONE:
+        require_unused("--effort none searches nothing", ("--trials", trials), ("--seconds", seconds))
     if len(asked) > 1 and out is not None:
         raise InvalidRequest(f"--output is {out}, but there are {len(asked)} problems: `tirgemm get` writes each")
     requests = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tirgemm.artifact.closing import Closing
 from tirgemm.errors import AlreadyRunning, StoreError
-from tirgemm.tuning.process.locks import FileLock, lock_holder
+from tirgemm.tuning.process.locks import FileLock, lock_holder, make_lock_file
 
 
 class ProcessLock(Closing):
@@ -24,9 +24,22 @@ class ProcessLock(Closing):
                 f"{what} is in use by process {lock_holder(path)}; stop that one first, or use another"
             ) from error
         except OSError as error:
-            reason = f"lock file {path} cannot be opened: {error.strerror}"
-            raise StoreError(f"{reason}; choose a folder that this user can write") from error
+            raise _not_opened(path, error) from error
 
     def close(self) -> None:
         """Give the lock up. The file stays: deleting it would let two processes lock two files of one name."""
         self._lock.release()
+
+
+def require_lock_file(path: Path) -> None:
+    """Make the file of a lock and its folder where they are absent, whoever holds the lock. Raises StoreError where it
+    cannot be opened."""
+    try:
+        make_lock_file(path)
+    except OSError as error:
+        raise _not_opened(path, error) from error
+
+
+def _not_opened(path: Path, error: OSError) -> StoreError:
+    reason = f"lock file {path} cannot be opened: {error.strerror}"
+    return StoreError(f"{reason}; choose a folder that this user can write")

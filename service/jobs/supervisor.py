@@ -81,8 +81,13 @@ class Supervisor:
         pause = FIRST_PAUSE
         while not self._stop.is_set():
             started = time.monotonic()
+            # In a session of its own: a Ctrl-C of the terminal is for the server, which ends the process.
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, env=self._environment, pass_fds=self._files
+                self._command,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                pass_fds=self._files,
+                start_new_session=True,
             )
             code = self._wait(self._process)
             if self._stop.is_set():

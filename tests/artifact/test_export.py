@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers.artifact_samples import TRUST, packed
 from tests.waiting import PATIENCE_S
-from tirgemm.artifact import Signer, Trust, export, native
+from tirgemm.artifact import Signer, Trust, export, load, native
 from tirgemm.errors import InvalidRequest, MissingExtra, UntrustedArtifact
 from tirgemm.gemm import Gemm, Range
 
@@ -77,6 +77,14 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         export(packed(GEMM), tmp_path / "file" / "gemm.so", TRUST)
     with pytest.raises(InvalidRequest, match=r"cannot be written: File name too long"):
         export(packed(GEMM), tmp_path / ("long" * 64), TRUST)
+
+
+@pytest.mark.parametrize("folder", ["", ".", "/"])
+def test_a_folder_is_no_place_for_a_kernel(folder: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be written: Is a directory"):
+        export(packed(GEMM), folder, TRUST)
+    with pytest.raises(InvalidRequest, match="cannot be written: Is a directory"):
+        load(packed(GEMM), trust=TRUST).save(folder)
 
 
 def test_an_export_into_a_fifo_does_not_replace_it(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tirgemm.service import cli
 ROOT = Path(__file__).resolve().parents[2]
 # What belongs on a command line or into a request, and has no place in what Python raises.
 _FOREIGN = re.compile(r"(?<!\w)--[a-z]|\"[a-z_]+\":|body\.|(GET|POST) /v1")
+SERVICE = "http://127.0.0.1:9"
 LAPTOP = "the NVIDIA driver (libcuda.so.1) is not installed"
 
 
@@ -203,6 +204,42 @@ def test_a_mistake_is_named_with_its_value_and_the_choices(
             lambda: tirgemm.tune("64x64x64", budget=cast(Any, {"trials": 3})),
             "budget is {'trials': 3}; give tirgemm.Budget(trials=..., seconds=...)",
         ),
+        (
+            lambda: tirgemm.tune("64x64x64", families=[]),
+            "families is []; name one or more families, or None for all",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", families=cast(Any, 5)),
+            "families is 5; name one or more families, or None for all",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", families="smt"),
+            "family 'smt' is unknown; families are x86, simt, mma, wmma, wgmma",
+        ),
+        (
+            lambda: tirgemm.tune("64x64x64", store=cast(Any, 5)),
+            "store is 5; give a Store, or None to keep nothing: the data folder is TIRGEMM_DATA's",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).kernel("64x64x64", device=cast(Any, 5)),
+            "a device is a name such as cpu, cuda:0 or sm_80, not 5",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).kernel("64x64x64", budget=cast(Any, 5)),
+            "budget is 5; give a mapping such as {'trials': 100, 'seconds': 60}",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).kernel("64x64x64", queue=cast(Any, 5)),
+            "queue is 5; give a mapping such as {'priority': 5}",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE, key=cast(Any, 5)),
+            "key is no API key: it must be 1 to 512 visible ASCII characters, without spaces",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE, trust=cast(Any, 5)),
+            "trust is 5; give a Trust, or keys (ed25519:...)",
+        ),
     ],
 )
 def test_an_argument_of_another_type_is_told_what_to_be(call: Callable[[], object], words: str) -> None:
@@ -288,6 +325,12 @@ def test_a_device_that_is_only_named_is_not_measured_and_a_command_says_what_bui
         assert cli.main(["tune", *gemms, "--device", "sm_80"]) == 1
         told = capsys.readouterr().err
         assert told.endswith(f"error: {words}; {command} has a service build a kernel that nobody has run\n")
+
+
+def test_where_a_key_is_missing_it_is_said_how_a_client_takes_one() -> None:
+    detail = "this service takes requests with an API key, sent as one header `Authorization: Bearer KEY`"
+    words = raised(lambda: client(Answers(401, detail=detail, code="key_required")).meta())
+    assert words == f"http://there answered 401: {detail}: give Client a key, or set TIRGEMM_KEY"
 
 
 @pytest.mark.parametrize("status", [404, 501])

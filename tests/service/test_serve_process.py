@@ -129,6 +129,7 @@ def test_a_worker_joins_a_service_that_is_there_and_makes_none(
         (["--db", "oracle://x"], "database URL"),
         (["--lease-seconds", "0"], "TIRGEMM_LEASE_SECONDS"),
         (["--worker", "--devices", "cpu,cpu"], "has cpu twice"),
+        (["--worker", "--devices", "cpu", "--lock-dir", "/proc/x", "--db", "oracle://x"], "lock file /proc/x/worker-"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import pytest
 from tests.service.support import AUTHORITIES
 from tests.waiting import PATIENCE_S, until
 from tirgemm.service.jobs.supervisor import Supervisor
-from verification.service.processes import Serve, alive
+from verification.service.processes import Serve, alive, children, command
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -93,3 +94,25 @@ def test_a_frozen_worker_of_a_real_service_is_replaced(tmp_path: Path) -> None:
         until(lambda: server.worker_pid() not in (0, first))
         until(lambda: httpx.get(f"{server.url}/readyz", verify=AUTHORITIES, timeout=PATIENCE_S).status_code == 200)
         assert "hangs" in server.log.read_text()
+
+
+def test_ctrl_c_in_a_terminal_ends_server_and_worker_without_an_error(tmp_path: Path) -> None:
+    arguments = ["--data", str(tmp_path), "--lock-dir", str(tmp_path), "--port", "0", "--devices", "cpu"]
+    server = subprocess.Popen(
+        command("serve", *arguments),
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        assert "tirgemm serves on" in server.stdout.readline()
+        workers = children(server.pid)
+        assert workers
+        os.killpg(server.pid, signal.SIGINT)
+        _, logged = server.communicate(timeout=PATIENCE_S)
+    finally:
+        server.kill()
+    assert (server.returncode, "ERROR" in logged) == (0, False), logged
+    assert not any(map(alive, workers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -51,7 +52,7 @@ def key_header(url: str, key: str | None) -> KeyHeader | None:
     if not secret and key is None:
         return None
     name = VARIABLE if key is None else "key"
-    if not _SECRET.fullmatch(secret):
+    if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
         raise InvalidRequest(f"{name} is no API key: it must be 1 to 512 visible ASCII characters, without spaces")
     parts = urlsplit(checked_url(url))
     if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN_VARIABLE, "") == "1":
@@ -61,3 +62,8 @@ def key_header(url: str, key: str | None) -> KeyHeader | None:
         raise InvalidRequest(f"the API key is not sent over plain HTTP, where {words}")
     LOG.warning("%s is not sent to %s over plain HTTP, where %s", VARIABLE, parts.hostname, words)
     return None
+
+
+def key_advice(problem: Mapping[str, object]) -> str:
+    """What to say behind a service's problem where that is that it takes no request without a key."""
+    return f": give Client a key, or set {VARIABLE}" if problem.get("code") == "key_required" else ""

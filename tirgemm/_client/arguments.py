@@ -11,6 +11,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 
 from tirgemm._client.service_documents import Document
 from tirgemm.artifact import Trust
+from tirgemm.artifact.trust import trusted
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -60,7 +61,8 @@ def device_name(device: Device | str | None) -> str:
     """What the service is asked for: the class of a device that is here, the name of one that is not."""
     if isinstance(device, str):
         return device
-    target = device if device is not None else detect_device()
+    # What is no device is refused there.
+    target = device if isinstance(device, Device) else detect_device(device)
     return target.key if target.present else target.name
 
 
@@ -75,6 +77,12 @@ class SearchWish:
     verify: bool = True
     queue: Mapping[str, Any] | None = None
     other_devices: bool = False
+
+    def __post_init__(self) -> None:
+        example = "{'trials': 100, 'seconds': 60}"
+        for name, value, such_as in (("budget", self.budget, example), ("queue", self.queue, "{'priority': 5}")):
+            if value is not None and not isinstance(value, Mapping):
+                raise InvalidRequest(f"{name} is {value!r:.80}; give a mapping such as {such_as}")
 
     def to_json(self) -> Document:
         """The members of a request's body that say so."""
@@ -109,4 +117,4 @@ def as_trust(trust: Trusted) -> Trust:
         return Trust.file(trust)
     if isinstance(trust, str):
         return Trust.of(trust) if trust.startswith("ed25519:") else Trust.file(Path(trust))
-    return Trust.of(*trust)
+    return trusted(trust)

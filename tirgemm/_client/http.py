@@ -17,7 +17,7 @@ from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
-from tirgemm._client.api_key import KeyHeader
+from tirgemm._client.api_key import KeyHeader, key_advice
 from tirgemm._client.deadline import Deadline
 from tirgemm._client.http_client import checked_url, http_client
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
@@ -334,6 +334,7 @@ def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -
         words = f"{words}; is it a tirgemm service?"
     if accepts_unverified(problem):
         words = f"{words}; verify=False takes a build that nobody has run"
+    words += key_advice(problem)
     raise ServiceError(f"{url} answered {response.status_code}: {words}", problem, response.status_code)
 
 

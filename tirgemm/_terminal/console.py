@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -120,6 +121,15 @@ def emit(as_json: bool, document: Any, show: Callable[[], None]) -> None:
         show()
 
 
+def fail(as_json: bool, document: dict[str, Any], error: TirgemmError) -> NoReturn:
+    """End the command with ``error``; as JSON with ``document`` beside it."""
+    if not as_json:
+        raise error
+    status = exit_code(error)
+    emit(as_json, document | _error_member(error.code, str(error), status), lambda: None)
+    raise typer.Exit(status)
+
+
 def command_group(words: str) -> typer.Typer:
     """A group of commands whose help says ``words``."""
     return typer.Typer(help=words, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -132,6 +142,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]
     CLIENT_LOG.addHandler(_TELL)
     CLIENT_LOG.setLevel(logging.INFO)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # in the locale C not every character can be written
     try:
         code = _command(app).main(args=given, prog_name="tirgemm", standalone_mode=False)
         return code if isinstance(code, int) else OK
@@ -151,6 +163,11 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
+    except UnicodeEncodeError as error:
+        # A byte of an argument that is not UTF-8 stands as a surrogate, which neither a database nor a URL takes.
+        if error.encoding != "utf-8":
+            raise
+        return _failed("usage", f"{error.object!r:.200} is not UTF-8 text", BAD_INPUT)
     except OSError as error:
         _told(sys.stdout, lambda: print(end="", flush=True))
         where = f"{error.filename}: " if error.filename else ""
@@ -224,11 +241,15 @@ def _failed(code: str, message: str, status: int) -> int:
         traceback.print_exc()
     told = False
     if MODE.json:
-        document = {"error": {"code": code, "message": message, "exit_code": status}}
+        document = _error_member(code, message, status)
         told = _told(sys.stdout, lambda: print(json.dumps(document, indent=2), flush=True))
     if not told:
         _told(sys.stderr, lambda: err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True))
     return status
+
+
+def _error_member(code: str, message: str, status: int) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "exit_code": status}}
 
 
 def _told(stream: TextIO, write: Callable[[], None]) -> bool:

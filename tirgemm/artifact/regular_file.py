@@ -56,7 +56,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 def write_named(path: Path, data: bytes) -> None:
     """Write what a user asked for: a file whole or not at all; a device or a FIFO is written to, not replaced. Raises
     InvalidRequest."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.parent / f".{path.name}.{os.getpid()}"
     try:
         if path.exists() and not path.is_file():  # /dev/stdout, say
             path.write_bytes(data)

@@ -159,9 +159,12 @@ def own_keys(folder: Path) -> tuple[str, ...]:
 
 
 def trusted(keys: Trust | Iterable[str] | None) -> Trust:
-    """What a caller passed as trust: a Trust, some keys, or None for whom the user trusts."""
+    """What a caller passed as trust: a Trust, some keys, or None for whom the user trusts. Raises
+    InvalidRequest for anything else."""
     if keys is None:
         return Trust.default()
     if isinstance(keys, Trust):
         return keys
+    if not isinstance(keys, Iterable):
+        raise InvalidRequest(f"trust is {keys!r:.80}; give a Trust, or keys (ed25519:...)")
     return Trust.of(*((keys,) if isinstance(keys, str) else keys))

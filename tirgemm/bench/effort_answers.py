@@ -42,6 +42,9 @@ def require_variants(names: Collection[str], *, clock: bool) -> None:
         raise InvalidRequest(f"variant {unknown[0]!r} is unknown; variants are {', '.join(VARIANTS)}")
     if AGAIN in names and ("standard" not in names or clock):
         raise InvalidRequest(f"variant {AGAIN!r} is compared with 'standard': ask for both, and without --clock")
+    if clock and not _asked(names):
+        timed = ", ".join(name for name in EFFORTS if name != AGAIN)
+        raise InvalidRequest(f"--clock times whole answers of efforts, of the variants {timed}: ask for one of them")
 
 
 def fresh_tuning(variants: Iterable[str], workbench: Workbench, tuning: MakeTuning) -> Tuning | None:

@@ -77,8 +77,18 @@ class TuneRequest:
         spent = Budget.of(effort) if budget is None else budget
         if budget is not None and effort is not None:
             spent = Budget.of(effort, budget.trials, budget.seconds)
-        names = None if families is None else tuple(families)
+        names = _family_names(families)
         return cls(problem, detect_device(device), regime_named(regime), spent, seed, names, retune)
+
+
+def _family_names(families: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names in ``families``, or the one that it is. Raises InvalidRequest where there are none."""
+    if families is None:
+        return None
+    names = (families,) if isinstance(families, str) else tuple(families) if isinstance(families, Iterable) else ()
+    if not names:
+        raise InvalidRequest(f"families is {families!r:.80}; name one or more families, or None for all")
+    return names
 
 
 def tune(

@@ -115,6 +115,11 @@ def test_a_kernel_that_computes_wrong_fails(run: Run, home: Path) -> None:
         assert (code, out) == (1, "")
         assert "error: " in err
     assert rows_binary(gemm) != shared_object(wrong, *flags)
+    code, out, _ = run("verify", path, "--json")
+    document = json.loads(out)
+    ran = document["checks"][-1]
+    assert (code, document["passed"], ran["check"], ran["result"]) == (1, False, "run here", "failed")
+    assert f"run here failed ({ran['detail']})" in document["error"]["message"]
 
 
 @pytest.mark.usefixtures("trusted")
@@ -143,6 +148,12 @@ def test_verify_looks_at_signature_certificate_and_result(run: Run, home: Path) 
     gpu = artifact(home, device=device("sm_90a"), binary=fake_cubin(), binary_format="cubin")
     code, out, _ = run("verify", gpu, "--no-run", "--json")
     assert (code, json.loads(out)["error"]["code"]) == (1, "verification_failed"), "a build that nobody ran"
+    document = json.loads(out)
+    checks = {check["check"]: (check["result"], check["detail"]) for check in document["checks"]}
+    assert document["passed"] is False
+    assert checks["signature and hashes"] == ("passed", read(gpu.read_bytes(), Trust.of(SIGNER.public)).sha256)
+    assert checks["certificate"][0] == "absent"
+    assert f"certificate absent ({checks['certificate'][1]})" in document["error"]["message"]
 
 
 @pytest.mark.usefixtures("trusted")

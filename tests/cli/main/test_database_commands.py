@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -50,6 +51,38 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert run("db", "gc", "--data", "one", "--older-than", 0, "--vacuum")[0] == 0
     code, out, _ = run("db", "info", "--data", "one", "--json")
     assert (code, json.loads(out)["blobs"]) == (0, 0)
+
+
+def test_what_is_no_whole_records_file_leaves_no_new_database_behind(run: Run, home: Path) -> None:
+    from tirgemm.tuning_db import Database, SqlStore
+
+    with Database.embedded(home / "one") as database:
+        SqlStore(database).put_device(device("cpu"))
+    assert run("db", "export", "whole.jsonl.gz", "--data", "one")[0] == 0
+    packed = (home / "whole.jsonl.gz").read_bytes()
+    lines = gzip.decompress(packed).splitlines(keepends=True)
+    for name, data in (
+        ("words.jsonl", b"hello\n"),
+        ("empty.jsonl", b""),
+        ("cut.jsonl.gz", packed[: len(packed) * 2 // 3]),
+        ("short.jsonl", b"".join(lines[:-1])),
+        ("wrong.jsonl", lines[0] + b'{"kind": "device"}\n'),
+    ):
+        (home / name).write_bytes(data)
+        for place in (("--data", "new"), ("--data", "new", "--db", f"sqlite:///{home}/new.db")):
+            code, out, err = run("db", "import", name, *place)
+            assert (code, out, name in err) == (2, "", True)
+    assert not list(home.glob("new*"))
+    assert run("db", "import", "whole.jsonl.gz", "--data", "new")[0] == 0
+    code, _, err = run("db", "import", "short.jsonl", "--data", "new")
+    assert (code, "get the file again" in err) == (2, True)
+
+
+def test_a_key_of_a_new_database_says_that_it_is_new(run: Run, home: Path) -> None:
+    code, out, err = run("keys", "create", "ci", "--data", "absent")
+    assert (code, out.startswith("tirgemm_")) == (0, True)
+    assert err.startswith(f"there is a new tuning database in {home / 'absent'}\n")
+    assert "new tuning database" not in run("keys", "create", "ci", "--data", "absent")[2]
 
 
 def test_a_device_that_nothing_was_recorded_of_is_none_of_the_database(run: Run) -> None:

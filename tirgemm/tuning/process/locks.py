@@ -175,6 +175,11 @@ class DeviceLock:
         self.release()
 
 
+def make_lock_file(path: Path) -> None:
+    """Make a lock file with its folder where they are absent, and see that it can be opened. Raises OSError."""
+    os.close(_open(path))
+
+
 def _open(path: Path) -> int:
     """The lock file, created if need be, for every user of the machine; never through a symbolic link."""
     _make_folder(path.parent)
