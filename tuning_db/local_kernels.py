@@ -56,17 +56,18 @@ class LocalKernels(MakesInBackground):
         self._shipped = ShippedRecords()
 
     def lookup(self, gemm: Gemm, device: Device) -> Kernel | None:
-        """The stored answer: the pinned kernel, else the newest tuned, else the newest default. No database is made."""
+        """The stored answer: the pinned kernel, else the newest tuned, else the newest default, but for those that
+        cannot be loaded. No database is made."""
         if self.url is None and not data_folder.database_file(self.data_dir).is_file():
             return None
         with data_folder.open_store(self.data_dir, self.url, to_read=True) as store:
-            record = store.kernel(gemm, device.key, self.regime)
-            if record is None:
-                return None
-            try:
-                return self._loaded(store, record.artifact_sha256, data_folder.signer(self.data_dir))
-            except (ArtifactError, StoreError):
-                return None  # merged in from another installation, or damaged
+            lost: list[str] = []
+            while (record := store.kernel(gemm, device.key, self.regime, without=lost)) is not None:
+                try:
+                    return self._loaded(store, record.artifact_sha256, data_folder.signer(self.data_dir))
+                except (ArtifactError, StoreError):
+                    lost.append(record.id)  # merged in from another installation, or damaged
+            return None
 
     def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
         """Why no kernel is built: the policy, the families, or the device's memory."""

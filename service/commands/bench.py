@@ -48,8 +48,9 @@ def bench(
         bool, typer.Option("--recorded", help="Tuned is the best config of the database's records, nothing is tuned.")
     ] = False,
     finalists: Annotated[
-        int, typer.Option(min=1, help="With --recorded, so many of the fastest run beside the default.")
-    ] = 2,
+        int | None,
+        typer.Option(min=1, help="With --recorded, so many of the fastest run beside the default; 2 by default."),
+    ] = None,
     trials: Annotated[
         int | None, typer.Option(help=f"Candidates a shape that tuning builds at most; {Budget().trials} by default.")
     ] = None,
@@ -101,6 +102,8 @@ def bench(
     target, budget = detect(device), Budget.of(None, trials, seconds)
     if recorded:
         require_unused("--recorded tunes nothing", ("--trials", trials), ("--seconds", seconds))
+    else:
+        require_unused("without --recorded there are no finalists of records", ("--finalists", finalists))
     home = benchmarks_folder()
     folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)
@@ -136,7 +139,7 @@ def bench(
             families=tuple(family) if family else None,
             recorded=recorded,
             seconds=measure,
-            finalists=finalists,
+            finalists=finalists or BenchOptions.finalists,
             races=races,
             clock=clock,
             on_event=teller.on_event,

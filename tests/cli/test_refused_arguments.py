@@ -73,6 +73,10 @@ def test_output_in_the_locale_c_lacks_only_the_characters_that_it_has_not() -> N
             "--url is a service, which has a database of its own: leave out --db",
         ),
         ("bench square --recorded --trials 5", "--recorded tunes nothing: leave out --trials"),
+        (
+            "bench square --finalists 3",
+            "without --recorded there are no finalists of records: leave out --finalists",
+        ),
         ("bench square --recorded --seconds 5", "--recorded tunes nothing: leave out --seconds"),
         (
             "bench square --clock",

@@ -22,7 +22,7 @@ from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, policy_named
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.set_members import SetPart
-from tirgemm.tuning_db import local_kernels, shipped
+from tirgemm.tuning_db import data_folder, local_kernels, shipped
 from tirgemm.tuning_db.local_kernels import LocalKernels
 
 CPU = detect_device("cpu")
@@ -80,6 +80,19 @@ def test_defaults_are_begun_together_stored_and_found_again(source: LocalKernels
     again, _ = prepare(ONE)
     assert [kernel.kernel_sha256 for kernel in again] == [kernels[0].kernel_sha256]
     assert LoadableAhead.order == [], "it was there"
+
+
+def test_a_kernel_that_cannot_be_loaded_hides_no_other(source: LocalKernels, prepare: Any, tmp_path: Path) -> None:
+    (made,), _ = prepare(ONE)
+    with data_folder.open_store(tmp_path / "data") as store:
+        record = store.kernel(ONE, CPU.key, "sustained")
+        assert record is not None
+        damaged = store.put_blob(b"no artifact")
+        newest = store.put_kernel(replace(record, id="", artifact_sha256=damaged))
+        assert store.kernel(ONE, CPU.key, "sustained") == newest
+    stored = source.lookup(ONE, CPU)
+    assert stored is not None
+    assert stored.kernel_sha256 == made.kernel_sha256
 
 
 def test_a_range_of_m_gets_a_kernel_set(source: LocalKernels, prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
