@@ -1,4 +1,4 @@
-"""Kernels built, predicted and profiled: many processes build, then Nsight Compute profiles each kernel once."""
+"""Profiling of kernels by Nsight Compute: many processes build them and predict their counters, then each runs once."""
 
 from __future__ import annotations
 

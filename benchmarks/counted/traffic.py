@@ -1,9 +1,9 @@
-"""What bounds kernels: traffic of memory and L2 and use of the tensor cores, counted by Nsight Compute.
+"""Counters of memory traffic, L2 traffic and use of the tensor cores, of our kernels and of PyTorch's.
 
     python -m benchmarks.counted.traffic benchmarks/results/nvidia-h200/holes.sustained.json.gz --out FILE
 
-Of every problem of a results file the kernel of one variant is built again and profiled once, and once what
-``torch.matmul`` launches. Caches are empty then, and clocks as they are.
+Of every problem of a results file the kernel of one variant is built again and profiled once by Nsight Compute, and
+once what ``torch.matmul`` launches. Caches are empty then, and clocks as they are.
 """
 
 from __future__ import annotations

@@ -97,24 +97,24 @@ def test_an_end_is_told_whatever_its_id(client: Client, fake: FakeService) -> No
     assert [event.kind for event in client.events(JOB, after=4)] == ["done"]
 
 
-def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
-    fake.stream_status = 404
-    seen = []
+def polled_until_done(client: Client, fake: FakeService) -> list[str]:
+    """The kinds of the events of a job that is done once three have come."""
+    seen: list[str] = []
     for event in client.events(JOB):
         seen.append(event.kind)
         if len(seen) == 3:
             fake.status = "done"
-    assert seen == ["job", "job", "job", "job", "done"]
+    return seen
+
+
+def test_where_there_is_no_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
+    fake.stream_status = 404
+    assert polled_until_done(client, fake) == ["job", "job", "job", "job", "done"]
 
 
 def test_where_a_proxy_keeps_the_stream_the_job_is_polled(client: Client, fake: FakeService) -> None:
     fake.broken[STREAM] = [httpx.ReadTimeout("timed out")]
-    seen = []
-    for event in client.events(JOB):
-        seen.append(event.kind)
-        if len(seen) == 3:
-            fake.status = "done"
-    assert seen == ["job", "job", "job", "job", "done"]
+    assert polled_until_done(client, fake) == ["job", "job", "job", "job", "done"]
     assert len(fake.sent("GET", STREAM)) == 1
 
 

@@ -1,10 +1,10 @@
-"""TIR visitor that collects a kernel's memory accesses: ``access_tree`` walks a lowered TVM ``PrimFunc`` and returns
-its loads, stores, TMA copies and MMA operands, nested in their loops and conditions.
+"""Extraction of memory accesses from lowered TIR.
 
-An access (``Site``) has its address as an expression of thread and loop variables, its width in bytes, and the
-conditions under which it runs. The function is the one that code generation takes: buffers are flat, vector accesses
-are Ramps, and every instruction is a call. No access is left out: an address or a condition that cannot be analysed is
-an expression with an unknown symbol, and a call that is not modelled is an ``Unknown`` with its name and the reason.
+``access_tree`` walks a lowered TVM ``PrimFunc``, the one that code generation takes, and returns its loads, stores, TMA
+copies and MMA operands as a tree of loops, conditions and accesses. An access (``Site``) has its address as an
+expression of thread and loop variables, its width in bytes, and the conditions under which it runs. Addresses and
+conditions that cannot be analysed contain an unknown symbol; calls that are not modelled are ``Unknown`` nodes with a
+name and a reason.
 """
 
 # Methods are named for the classes of TVM that they visit.
