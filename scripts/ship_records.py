@@ -57,7 +57,7 @@ from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
 # Of every measurement so many samples: seven of a problem's fastest configs and those within 5 % of them, three of the
 # others, which are there to be learnt from and not to be chosen. Ranks are spread evenly, the median is kept.
-SAMPLES, FEW_SAMPLES = 7, 3
+SAMPLES, FEW_SAMPLES = 7, 1
 NEAR = 1.05
 # Conditions that follow from the problem, the config and the regime, or say little.
 DROPPED = (
