@@ -122,10 +122,34 @@ def test_standard_begins_with_what_the_model_and_the_estimate_put_first_and_ends
     assert not covers(record, Budget.of("exhaustive"), ["wgmma"])
 
 
-def test_quick_is_the_models_best_eight_and_the_default_by_estimates(gpu: FakeBench) -> None:
-    record, _ = tuned(gpu, Effort.QUICK, COVERED)
-    assert set(gpu.built) == set(opening([WGMMA], COVERED, gpu.device, "sustained", 8))
-    assert record.trials == len(gpu.built) in (8, 9), "eight where the estimate agrees with the model"
+def test_quick_is_the_models_best_eight_the_default_by_estimates_and_the_fastest_of_these_with_other_cache_policies(
+    gpu: FakeBench,
+) -> None:
+    record, events = tuned(gpu, Effort.QUICK, COVERED)
+    first = opening([WGMMA], COVERED, gpu.device, "sustained", 8)
+    assert len(first) in (8, 9), "eight where the estimate agrees with the model"
+    assert set(gpu.built[: len(first)]) == set(first)
+    fastest, variants = min(first, key=gpu.us), gpu.built[len(first) :]
+    differing = [{name for name, value in one.knobs if value != fastest[name]} for one in variants]
+    assert [len(names) for names in differing] == [1, 1, 1, 1, 1, 2]
+    assert set.union(*differing) == {"eviction", "l2_promotion"}
+    assert (record.trials, record.timings.ended) == (len(first) + 6, "complete")
+    assert record.config == min(gpu.built, key=gpu.us)
+    told = [(event.trials, event.of) for event in events if isinstance(event, CandidateRecorded)]
+    assert {of for _, of in told} == {record.trials}, "how many there will be is told from the start"
+
+
+def test_a_quick_search_that_ended_before_the_variants_goes_on_with_them(gpu: FakeBench) -> None:
+    usual = gpu.us
+    gpu.us = lambda config: usual(config) * (0.5 if config["eviction"] == "first" else 1.0)
+    first = len(opening([WGMMA], COVERED, gpu.device, "sustained", 8))
+    before, _ = tuned(gpu, Effort.QUICK, COVERED, trials=first)
+    assert before.config["eviction"] == "normal"
+    gpu.built.clear()
+    gpu.fake.evaluated.clear()
+    after, _ = tuned(gpu, Effort.QUICK, COVERED)
+    assert (after.trials, len(gpu.fake.evaluated)) == (first + 6, 6)
+    assert after.config["eviction"] == "first"
 
 
 def test_quick_of_a_family_without_a_list_tries_what_the_model_puts_first_of_what_is_proposed() -> None:

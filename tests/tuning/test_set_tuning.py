@@ -239,7 +239,7 @@ def test_a_set_answers_its_request_again_where_one_size_alone_has_spent_its_tria
     record = tuned_record(SetTuning(GEMM, bench, REGIME, budget))
     search, evaluated = record.timings.search, len(bench.evaluated)
     assert search is not None
-    assert (search.ended, search.effort, search.trials, record.trials) == ("trials", "quick", 12, 12)
+    assert (search.ended, search.effort, search.trials, record.trials) == ("trials", "quick", 18, 18)
     assert not covers(record, Budget.of("standard")), "of which one size alone has so many records"
     assert tuned_record(SetTuning(GEMM, bench, REGIME, budget)) == record
     assert len(bench.evaluated) == evaluated

@@ -10,9 +10,10 @@ from tirgemm.errors import one_of
 class Effort(StrEnum):
     """How far a search goes. A larger one goes on from the records of a smaller one; they compare in that order.
 
-    ``none``: the default alone, certified, with no search. ``quick``: the best few that the ranking model expects and
-    the default by analytic estimates, raced. ``standard``: more of them, then an evolution around the best, until the
-    expected gain of the next batch is below ``least_gain``. ``exhaustive``: the same with a tenth of that.
+    ``none``: the default alone, certified, with no search. ``quick``: the best few that the ranking model expects, the
+    default by analytic estimates, and the fastest of these with other cache policies, raced. ``standard``: more of
+    them, then an evolution around the best, until the expected gain of the next batch is below ``least_gain``.
+    ``exhaustive``: the same with a tenth of that.
     """
 
     NONE = "none"
@@ -31,6 +32,11 @@ class Effort(StrEnum):
         return {Effort.NONE: 1, Effort.QUICK: 8}.get(self, 16)
 
     @property
+    def variants(self) -> int:
+        """How many variants of the fastest, with other cache policies, come behind them."""
+        return 0 if self is Effort.NONE else 6
+
+    @property
     def searches(self) -> bool:
         """Whether it goes on behind the first configs."""
         return self.level >= Effort.STANDARD.level
@@ -43,7 +49,7 @@ class Effort(StrEnum):
     @property
     def usual_trials(self) -> int:
         """The most candidates, where a budget does not say."""
-        return {Effort.NONE: 1, Effort.QUICK: 12, Effort.STANDARD: 64}.get(self, 4096)
+        return {Effort.NONE: 1, Effort.QUICK: 18, Effort.STANDARD: 64}.get(self, 4096)
 
     @property
     def usual_seconds(self) -> float:

@@ -80,6 +80,20 @@ class SearchLoop:
         self._tried: TriedCandidates | None = None
         self.exhausted = False
         self.measured = False
+        self._variants = 0 if only is None else max(0, min(search.variant_count, tuning.budget.trials - self.limit))
+        self._go_on_with_variants()
+
+    @property
+    def most(self) -> int:
+        """How many candidates there will be at most."""
+        return self.limit + self._variants
+
+    def _go_on_with_variants(self) -> None:
+        """Once all that was to be tried is known, try variants of the fastest."""
+        if self._variants and self.trials == self.limit and not (self.building or self.built):
+            self.only = min(self._variants, len(self.search.variants()))
+            self.limit += self.only
+            self._variants = 0
 
     @property
     def late(self) -> bool:
@@ -297,6 +311,7 @@ class SearchLoop:
             self._tried = self.tuning.tried()
         else:
             self._tried.take_in(candidates)
+        self._go_on_with_variants()
         for candidate in candidates:
             self._tell(candidate, self._tried.standing())
         return candidates
@@ -315,7 +330,7 @@ class SearchLoop:
                 us=candidate.search_us,
                 message=candidate.message,
                 trials=self.trials,
-                of=self.limit,
+                of=self.most,
                 predicted_us=candidate.predicted_us,
                 clock_mhz=conditions.get("clock_mhz"),
                 power_w=conditions.get("power_w"),

@@ -176,7 +176,7 @@ class SetTuning(Tuning):
         self, tunings: Sequence[Tuning], seconds: float, configs: Mapping[Gemm, Sequence[Config]] | None
     ) -> Sweep:
         sweep = Sweep(tunings, seconds=seconds, configs=configs, selects=False)
-        self._events.begin(sum(max(0, one.loop.limit - one.loop.trials) for one in sweep.problems))
+        self._events.begin(sum(max(0, one.loop.most - one.loop.trials) for one in sweep.problems))
         sweep.run()
         self._events.end()
         return sweep

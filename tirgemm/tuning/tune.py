@@ -215,7 +215,7 @@ class Tuning(TuningTask):
             self.device,
             self.regime,
             self.families,
-            SearchOptions(self.offered, self.effort.first, given_up=lambda: self.end.requested),
+            SearchOptions(self.offered, self.effort.first, self.effort.variants, given_up=lambda: self.end.requested),
             seed=self.seed,
             recorded=recorded,
             history=self.store.history(self.device.key, self.regime, near=self.gemm),

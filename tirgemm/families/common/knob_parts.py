@@ -30,6 +30,9 @@ COARSE = frozenset(
         *("schedule", "swap", "resident", "load", "reduction"),
     }
 )
+# Knobs that say how caches treat what is loaded. What they gain follows from no trait of a problem: no ranking orders
+# configs by them.
+CACHE_POLICY = ("eviction", "l2_promotion")
 
 
 def knob_parts(knobs: Mapping[str, T]) -> dict[str, T]:

@@ -6,6 +6,7 @@ is like one that is chosen already counts as slower. Knobs that decide how the w
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from tirgemm.device import Device
 from tirgemm.errors import Unsupported
 from tirgemm.families import Family
 from tirgemm.families.base import rejected
-from tirgemm.families.common.knob_parts import COARSE
+from tirgemm.families.common.knob_parts import CACHE_POLICY, COARSE
 from tirgemm.gemm import Gemm, Regime
 
 # Random points that are looked at, and valid ones among them that are kept.
@@ -192,6 +193,14 @@ def neighbours(config: Config, space: Space) -> Iterator[Config]:
     """Every config that differs in the choice of one knob."""
     for knob in space.knobs:
         yield from (config.with_(**{knob.name: choice}) for choice in knob.choices if choice != config[knob.name])
+
+
+def cache_variants(config: Config, space: Space) -> list[Config]:
+    """The config with every other cache policy; those that differ in one knob come first."""
+    knobs = [knob for knob in space.knobs if knob.name in CACHE_POLICY]
+    policies = itertools.product(*(knob.choices for knob in knobs)) if knobs else ()
+    variants = (config.with_(**dict(zip((knob.name for knob in knobs), policy, strict=True))) for policy in policies)
+    return sorted((one for one in variants if one != config), key=lambda one: distance(one, config))
 
 
 def group(config: Config) -> tuple[tuple[str, Value], ...]:

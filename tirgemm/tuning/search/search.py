@@ -25,7 +25,7 @@ from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search.cost_model import MAX_HISTORY, BoostedTrees, CostModel, Scores
 from tirgemm.tuning.search.evolution import Evolution
 from tirgemm.tuning.search.expected_gain import expected_gain
-from tirgemm.tuning.search.neighbourhood import Neighbourhood, adapted
+from tirgemm.tuning.search.neighbourhood import Neighbourhood, adapted, cache_variants
 from tirgemm.tuning.search.proposal_filter import ProposalFilter
 from tirgemm.tuning.search.ranked_model import RankedModel
 from tirgemm.tuning.search.similar_problems import candidates_of_nearest, nearest, problems_of_same_sizes
@@ -70,13 +70,15 @@ class SearchOptions:
     """How a search proposes.
 
     ``offered`` are configs to try first, whatever the model says of them. ``first`` is how many of the best-expected
-    configs come before all others. ``near_shares`` are the shares of the neighbourhood in the first proposals and
+    configs come before all others, ``variants`` how many of the fastest's with other cache policies come next.
+    ``near_shares`` are the shares of the neighbourhood in the first proposals and
     later; by default it proposes in large spaces alone. ``cost_model`` stands in place of the trained model of the
     device or of one that learns. ``given_up`` is asked while proposals are made.
     """
 
     offered: Sequence[Config] = ()
     first: int = 8
+    variants: int = 0
     near_shares: tuple[float, float] | None = None
     cost_model: CostModel | None = None
     given_up: Callable[[], bool] = lambda: False
@@ -111,6 +113,7 @@ class Search:
         self.families = tuple(families)
         self.offered = tuple(options.offered)
         self.first_count = options.first
+        self.variant_count = options.variants
         self.seed = seed
         self.filter = ProposalFilter(gemm, device, families, options.given_up)
         self.near_shares = options.near_shares or (NEAR_SHARES if self._size > LARGE else (0.0, 0.0))
@@ -130,6 +133,7 @@ class Search:
         self._elsewhere: dict[Gemm, dict[Config, float]] = {}
         self._kept: list[Point] = []
         self._proposed_of_kept = 0
+        self._variants: set[Config] = set()
         self.learn(candidates_of_nearest(gemm, history, MAX_HISTORY))
         self._take_in(recorded)
 
@@ -146,7 +150,8 @@ class Search:
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
 
-        The best default comes first, then what was offered, then what is expected to be the best (``opening``). Raises
+        The best default comes first, then what was offered, then what is expected to be the best (``opening``), then
+        the fastest with other cache policies (``variants``). Raises
         InvalidRequest for a count below 1, Cancelled where it was given up.
         """
         if count < 1:
@@ -154,6 +159,10 @@ class Search:
         draw = self._random()
         picks = self.first()[:count]
         self.filter.seen_points.update(picks)
+        if len(picks) < count and (varied := self.variants()[: count - len(picks)]):
+            self._variants.update(map(self.filter.config, varied))
+            self.filter.seen_points.update(varied)
+            picks += varied
         if len(picks) < count:
             picks += self._next(count - len(picks), draw)
             self.filter.seen_points.update(picks)
@@ -177,7 +186,9 @@ class Search:
 
     def expected_gain(self, proposals: Sequence[Proposal]) -> float | None:
         """The gain in speed that a batch is expected to bring, as a share; None while too little was measured to
-        say, or what was measured taught the model nothing yet."""
+        say, what was measured taught the model nothing yet, or the batch has variants, of which no model knows that."""
+        if any(proposal.config in self._variants for proposal in proposals):
+            return None
         times = [us for us in self._times.values() if us is not None]
         if not times or self.tried < LEAST_TRIED or not self.model.trained:
             return None
@@ -201,6 +212,19 @@ class Search:
         best, *others = [point_of(self.filter.spaces[config.family], config) for config in self._opening]
         points = dict.fromkeys([best, *self._valid(self.offered), *self._fast_of_same_sizes, *others])
         return [point for point in points if point not in self.filter.seen_points]
+
+    def variants(self) -> list[Point]:
+        """What is to be tried of the fastest measured config with other cache policies, and is not known yet."""
+        best = self._fastest if self.variant_count else None
+        if best is None:
+            return []
+        nearest_first = cache_variants(best, self.filter.spaces[best.family])[: self.variant_count]
+        return [point for point in self._valid(nearest_first) if point not in self.filter.seen_points]
+
+    @property
+    def _fastest(self) -> Config | None:
+        measured = {config: us for config, us in self._times.items() if us is not None}
+        return min(measured, key=lambda config: measured[config], default=None)
 
     def _valid(self, configs: Iterable[Config]) -> list[Point]:
         """The points of those configs that today's spaces have and the rules accept."""
@@ -234,8 +258,7 @@ class Search:
     def _near(self, count: int) -> list[Point]:
         if not count:
             return []
-        measured = {config: us for config, us in self._times.items() if us is not None}
-        best = min(measured, key=lambda config: measured[config], default=None)
+        best = self._fastest
         family = self.filter.families[best.family] if best is not None else self.families[0]
         if family.name not in self._neighbourhoods:
             self._neighbourhoods[family.name] = Neighbourhood(
