@@ -164,9 +164,13 @@ def _rows16(seed: int) -> tuple[Gemm, ...]:
 
 def _kinds(seed: int) -> tuple[Gemm, ...]:
     source = random.Random(seed)
-    drawn = zip(_to_fit_to(source, (_layer, _grid, _any)), cycle(_CHANGES), strict=False)
-    changed = (change(source, gemm) for gemm, change in drawn)
-    return tuple(islice((gemm for gemm in changed if gemm is not None), COUNT))
+    changed: dict[Gemm, None] = {}
+    for gemm, change in zip(_to_fit_to(source, (_layer, _grid, _any)), cycle(_CHANGES), strict=False):
+        if (one := change(source, gemm)) is not None:  # what one draws in bf16 and another in fp16 may become the same
+            changed[one] = None
+        if len(changed) == COUNT:
+            break
+    return tuple(changed)
 
 
 def _to_fit_to(source: random.Random, distributions: Sequence[Draw]) -> Iterator[Gemm]:
