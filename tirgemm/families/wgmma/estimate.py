@@ -111,7 +111,7 @@ class Cuts:
     kernel: Any
     stored: Any = True
     copied: Any = False
-    chunked: bool = True
+    chunked: Any = True
 
     @classmethod
     def of(cls, cut: Plan) -> Cuts:

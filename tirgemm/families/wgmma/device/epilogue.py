@@ -239,15 +239,16 @@ def write_wide_chunk(e, index, row, column):
 def write_turned_chunk(e, index, row, column):
     """The same where D is transposed, so that a thread's neighbours lie in two rows of D. Eight lanes write two units
     of a row, and the swizzle puts those of four rows into different banks."""
-    plan, width = e.plan, e.plan.staging.shape[1]
+    plan, (high, wide) = e.plan, e.plan.staging.shape
     at_row, at_column = e.row0 + row + e.warp * 16 + e.lane // 4, e.column0 + column + e.lane % 4 * 2
-    box = e.warp // (width // 16) * (plan.staging.chunk * width)
-    for fragment in range(plan.staging.chunk // _FRAGMENT):
+    # Each box has the rows of the tile of so many warps.
+    warps = wide // 16
+    box, to_column = e.warp // warps * (high * wide), e.warp % warps * 16 + e.lane // 4
+    for right in range(0, plan.staging.chunk, _FRAGMENT):
         for half in range(2):
-            values = e.finish(index + fragment * 4 + half * 2, half, at_row + half * 8, at_column + fragment * _FRAGMENT)
-            to_column = e.warp % (width // 16) * 16 + half * 8 + e.lane // 4
+            values = e.finish(index + right // 2 + half * 2, half, at_row + half * 8, at_column + right)
             for i, value in enumerate(values):
-                to = box + staged_at(plan, fragment * _FRAGMENT + e.lane % 4 * 2 + i, to_column)
+                to = box + staged_at(plan, right + e.lane % 4 * 2 + i, to_column + half * 8)
                 T.evaluate(T.ptx[_ONE_TO_SHARED](e.staging.ptr_to([e.consumer, e.buffer, to]), value))
 
 
