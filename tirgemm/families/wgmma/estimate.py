@@ -285,7 +285,7 @@ def _right_by_tma(cuts: Cuts, gemm: Gemm) -> Any:
 def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
     """Clocks in which an SM stores a tile by TMA, chunk by chunk (``Staging.chunk``); parts that a cluster adds are
     left out."""
-    if not (cuts.chunked and stored_by_tma(gemm)):
+    if not stored_by_tma(gemm):
         return 0.0
     stages = 2 * cuts.stages * cuts.tile_k * (cuts.tile_m + held_columns(cuts.tile_n, cuts.swap, gemm))
     room = block_bytes(cuts.resident) - stages
@@ -294,7 +294,7 @@ def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
     clocks = c.store_chunk_clocks + 64 * size * chunk / c.store_chunk_bytes_per_clock
     half_sectors = (chunk * size < SECTOR_BYTES) & ~np.asarray(cuts.swap, bool)
     clocks = clocks * np.where(half_sectors, c.half_sector_store_factor, 1.0)
-    by_chunks = np.asarray(cuts.stored, bool) & (np.asarray(cuts.split) == 1)
+    by_chunks = np.asarray(cuts.stored, bool) & np.asarray(cuts.chunked, bool) & (np.asarray(cuts.split) == 1)
     return np.where(by_chunks, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
 
 
