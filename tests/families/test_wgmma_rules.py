@@ -238,8 +238,9 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
     assert (wide.dtype, wide.dims, wide.strides, wide.box, wide.swizzle) == ("f32", (520, 1000), (2112,), (32, 64), 3)
     narrow = store_map(cut("1000x520x264:f16:nt:out=f32:batch=2", tile_n=24))
     assert (narrow.dims, narrow.box, narrow.swizzle) == ((520, 1000, 2), (16, 64, 1), 2)
-    turned = cut("1..100x520x264:f16:nt:out=f32", swap=1, tile_n=24)
-    assert (store_map(turned).box, store_map(turned).swizzle, turned.staging.boxes) == ((32, 16), 3, 2)
+    transposed = cut("1..100x520x264:f16:nt:out=f32", swap=1, tile_n=24)
+    half = store_map(transposed)
+    assert (half.box, half.swizzle, transposed.staging.boxes) == ((32, 16), 3, 2)
 
 
 def test_of_a_tile_that_reaches_beyond_its_matrix_only_rows_inside_are_loaded() -> None:
