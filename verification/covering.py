@@ -10,7 +10,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidGemm
 from tirgemm.families.base import Family
 from tirgemm.families.simt import ladder
-from tirgemm.gemm import ACTIVATIONS, LAYOUTS, Gemm
+from tirgemm.gemm import ACTIVATIONS, DTYPE_BYTES, LAYOUTS, Gemm
 from tirgemm.hardware import WARP
 from verification.cases import Case, Feature, dtypes, random_cases
 
@@ -69,7 +69,7 @@ def paths(case: Case) -> frozenset[Feature]:
     features.add(("range", gemm.m_min < gemm.m_max))
     features.add(("batch", gemm.batch > 1))
     if "swap" in knobs:
-        features.add(("swap, epilogue", (config["swap"], words.get("epilogue"))))
+        features.add(("swap, epilogue, bytes of D", (config["swap"], words.get("epilogue"), DTYPE_BYTES[gemm.out])))
     return frozenset(features)
 
 

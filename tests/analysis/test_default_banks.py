@@ -11,6 +11,7 @@ from functools import lru_cache
 import pytest
 
 from tests.analysis.memory_accesses import memory_of
+from tests.helpers.named_config import named_config
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis
 from tirgemm.config import Value
 from tirgemm.families import FAMILIES
@@ -73,6 +74,29 @@ def test_every_access_is_counted_and_found_in_the_machine_code(family: str, text
         assert [str(u) for u in kernel.unknown] == []
         assert all(access.code for access in kernel.accesses)
         assert not any(access.sampled for access in kernel.accesses)
+
+
+@pytest.mark.parametrize(
+    ("text", "knobs", "width"),
+    [
+        ("2048x2048x512:f16:nt:out=f32", "tile_m=128 tile_n=128 stages=4", 8),
+        ("1000x1000x520:bf16:nn:out=f32:bias", "tile_m=128 tile_n=40 stages=4", 8),
+        ("1000x1000x520:f16:nt:out=f32:act=gelu", "tile_m=128 tile_n=16 stages=4", 8),
+        ("5000x1000x520:f16:nt:out=f32", "tile_m=256 tile_n=152 stages=4", 8),
+        ("1000x1000x520:f16:nt:out=f32", "tile_m=64 tile_n=8 stages=4", 8),
+        ("2048x2048x512:f16:nt:out=f32", "tile_m=128 tile_n=128 stages=4 swap=1", 4),
+        ("1000x1000x520:bf16:nn:out=f32:beta", "tile_m=128 tile_n=48 stages=4 swap=1", 4),
+        ("1000x1000x520:bf16:nn:out=f32", "tile_m=128 tile_n=8 stages=4 swap=1", 4),
+    ],
+)
+def test_outputs_of_four_bytes_are_staged_without_conflicts(text: str, knobs: str, width: int) -> None:
+    gemm, device = Gemm.parse(text), named_device("sm_90a")
+    kernels = memory_of(gemm, named_config(FAMILIES["wgmma"], gemm, device, f"{knobs} epilogue=tma"), device)
+    assert broken("wgmma", kernels) == []
+    staged = [a for kernel in kernels for a in kernel.accesses if (a.space, a.op) == ("shared", "store")]
+    assert {a.width for a in staged} == {width}
+    assert all(a.code for a in staged)
+    assert not any(kernel.unknown for kernel in kernels)
 
 
 @pytest.mark.parametrize(

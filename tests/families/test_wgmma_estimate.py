@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -87,6 +88,22 @@ def test_a_tile_is_staged_in_the_widest_chunks_that_it_has_or_that_divide_it() -
     assert chunk_columns(tiles, True).tolist() == [8, 16, 8, 8, 16, 8, 64, 8, 32, 8, 64]
 
 
+def test_chunks_of_outputs_of_four_bytes_have_half_the_columns() -> None:
+    tiles = np.array([8, 16, 24, 40, 48, 56, 64, 72, 96, 136, 256])
+    assert chunk_columns(tiles, False, 4).tolist() == [8, 16, 16, 32, 32, 32, 32, 32, 32, 32, 32]
+    assert chunk_columns(tiles, True, 4).tolist() == [8, 16, 8, 8, 16, 8, 32, 8, 32, 8, 32]
+
+
+@pytest.mark.parametrize("knobs", [{"tile_m": 256, "tile_n": 152}, {"tile_n": 136, "schedule": "pingpong"}])
+def test_as_many_stages_fit_beside_outputs_of_four_bytes(knobs: dict[str, Value]) -> None:
+    for stages in (3, 4, 6):
+        of_two, of_four = (
+            plan_of(f"5000x5000x5000:f16:nt{out}", {**knobs, "stages": stages}) for out in ("", ":out=f32")
+        )
+        assert of_four.memory.nbytes == of_two.memory.nbytes
+        assert of_four.staging.chunk == of_two.staging.chunk // 2
+
+
 @pytest.mark.parametrize(
     ("knobs", "columns"),
     [
@@ -140,6 +157,26 @@ def test_of_few_outputs_no_more_is_loaded_than_there_is(layout: str, swap: int, 
     gemm = Gemm(20, 40, 4096, layout=layout)
     assert estimate.loaded_rows(128, swap, gemm) == rows
     assert estimate.loaded_columns(128 if columns != 32 else 24, swap, gemm) == columns
+
+
+@pytest.mark.parametrize(("swap", "beta"), list(product((0, 1), (False, True))))
+def test_stores_of_four_bytes_take_the_chunks_that_tiles_are_staged_in(swap: int, beta: bool) -> None:
+    c, gemm = CONSTANTS["sustained"], Gemm(4096, 4096, 64, out="f32", beta=beta)
+    clocks = estimate._store_clocks(cuts(swap=swap), gemm, c)
+    for tile_n, counted in zip(TILES_N, clocks.tolist(), strict=True):
+        staging = Staging(tile_n, 1, bool(swap), used=True, reads_c=beta, vector=4, room=2**16, size=4)
+        of_chunk = c.store_chunk_clocks + 64 * 4 * staging.chunk / c.store_chunk_bytes_per_clock
+        assert counted == pytest.approx(2 * len(staging.chunks) * of_chunk)
+    assert not np.any(estimate._store_clocks(replace(cuts(swap=swap), chunked=False), gemm, c))
+    assert not np.any(estimate._store_clocks(cuts(swap=swap), replace(gemm, n=4098), c))
+
+
+def test_outputs_of_four_bytes_leave_from_the_registers_by_default() -> None:
+    gemm = Gemm.parse("4096x4096x4096:f16:nt:out=f32")
+    (choices,) = (knob.choices for knob in FAMILY.space(gemm, H200).knobs if knob.name == "epilogue")
+    assert choices == ("direct", "tma")
+    for regime in ("sustained", "isolated"):
+        assert {config["epilogue"] for config in FAMILY.shortlist(gemm, H200, regime, 64)} == {"direct"}
 
 
 @pytest.mark.parametrize(("swap", "beta"), list(product((0, 1), (False, True))))

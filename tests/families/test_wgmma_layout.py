@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.wgmma_paths import plan_of
+from tirgemm.analysis.banks.wavefronts import analyze
 from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, MMA_K, UNIT, Tile, permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
 from tirgemm.families.wgmma.space import TILES_N
@@ -90,3 +92,28 @@ def test_eight_lanes_of_stmatrix_write_to_different_banks(columns: int) -> None:
     units_written = {(row * units + permuted(int(row), 1, units)) % 8 for row in rows}
     # Rows of 64 bytes: 8 lanes cover 8 units of 4 rows' worth of banks.
     assert len(units_written) == 8
+
+
+@pytest.mark.parametrize(("swap", "tile_n"), [(0, 8), (0, 16), (0, 40), (0, 128), (1, 8), (1, 16), (1, 128)])
+def test_boxes_of_outputs_of_four_bytes_fill_a_buffer_once(swap: int, tile_n: int) -> None:
+    staging = plan_of("4096x4096x4096:f16:nt:out=f32", {"swap": swap, "tile_n": tile_n}).staging
+    rows, columns = staging.shape
+    assert columns * 4 <= 128, "a swizzled row has at most 128 bytes"
+    assert staging.boxes * rows * columns * 4 * staging.buffers * staging.consumers == staging.nbytes
+    assert rows * columns * 4 % 1024 == 0, "the swizzle repeats every 1024 bytes"
+    units = columns // staging.unit
+    for row in range(rows):
+        for unit in range(units):
+            place = row * columns * 4 + permuted(row, unit, units) * UNIT
+            assert place == swizzle(row * columns * 4 + unit * UNIT, columns * 4)
+
+
+@pytest.mark.parametrize(("columns", "wavefronts"), [(32, 4), (16, 4), (8, 2)])
+def test_rows_in_the_same_banks_must_not_store_the_same_fragment_of_pairs(columns: int, wavefronts: int) -> None:
+    """What the epilogue's exchange of fragments is for: without it pairs of four bytes take twice as long."""
+    lane = np.arange(32)
+    row, column = lane // 4, lane % 4 * 2
+    unit = np.array([permuted(int(r), int(c) // 4, columns // 4) for r, c in zip(row, column, strict=True)])
+    report = analyze(row * columns * 4 + unit * UNIT + column % 4 * 4, "store.64")
+    assert report.total_wavefronts == wavefronts
+    assert report.total_conflicts == wavefronts - 2

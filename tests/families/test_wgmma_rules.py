@@ -74,6 +74,15 @@ def cut(text: str, **changes: Value) -> Plan:
         ("128x576x1216:f16:nt", {"split": 4, "reduction": "kernel", "group": 1}, "epilogue", "fp32"),
         ("128x4100x4096:f16:nt", {"group": 1}, "epilogue", "16 bytes apart"),
         ("128x4096x4096:f16:nt:out=f32", {"group": 1, "epilogue": "staged"}, "epilogue", "f32"),
+        ("4096x4096x4096:f16:nt:out=f32", {}, None, ""),
+        ("4096x4096x4096:f16:nt:out=f32", {"swap": 1}, None, ""),
+        ("4096x4100x4096:f16:nt:out=f32:beta:bias", {"tile_n": 136}, None, ""),
+        ("4096x4096x4096:f16:nt:out=f32", {"epilogue": "staged"}, "epilogue", "f32 leaves by direct or tma"),
+        ("4096x4098x4096:f16:nt:out=f32", {"epilogue": "staged"}, "epilogue", "f32 leaves by direct"),
+        ("4096x4098x4096:f16:nt:out=f32", {}, "epilogue", "16 bytes apart and aligned; direct does not"),
+        ("4096x4096x4096:f16:nt:out=f32:ldd=4098", {}, "epilogue", "16 bytes apart and aligned; direct does not"),
+        ("4096x4096x4096:f16:nt:out=f32:align=8", {"load": "repack"}, "epilogue", "16 bytes apart and aligned"),
+        ("4096x4096x4096:f16:nt:out=f32", {"tile_n": 256, "stages": 5}, "shared", "278608 bytes"),
         ("4096x4096x64:f16:nt", {"stages": 8, "tile_n": 64}, None, ""),
         ("128x4096x128:f16:nt", {"stages": 4, "group": 1}, "stages", "2 steps"),
         ("300x4096x4096:f16:nt", {"group": 16}, "raster", "3 tiles"),
@@ -225,6 +234,13 @@ def test_tensor_maps_say_how_each_layout_lies() -> None:
     swapped = cut("100x520x264:f16:nt", swap=1, tile_n=104)
     assert (load_map(swapped, "a").box, load_map(swapped, "b").box) == ((64, 100), (64, 128))
     assert store_map(swapped).box == (64, 64)
+    wide = store_map(cut("1000x520x264:f16:nt:out=f32:ldd=528", tile_n=96))
+    assert (wide.dtype, wide.dims, wide.strides, wide.box, wide.swizzle) == ("f32", (520, 1000), (2112,), (32, 64), 3)
+    narrow = store_map(cut("1000x520x264:f16:nt:out=f32:batch=2", tile_n=24))
+    assert (narrow.dims, narrow.box, narrow.swizzle) == ((520, 1000, 2), (16, 64, 1), 2)
+    transposed = cut("1..100x520x264:f16:nt:out=f32", swap=1, tile_n=24)
+    half = store_map(transposed)
+    assert (half.box, half.swizzle, transposed.staging.boxes) == ((32, 16), 3, 2)
 
 
 def test_of_a_tile_that_reaches_beyond_its_matrix_only_rows_inside_are_loaded() -> None:

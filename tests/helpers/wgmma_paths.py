@@ -115,6 +115,20 @@ NAMED = (
         "2100x2112x2056:f16:nt:acc=f16:out=f32:invariant",
         "tile_m=128 tile_n=96 stages=4 split=2 reduction=block epilogue=direct group=4",
     ),
+    ("4096x4096x512:f16:nt:out=f32", "tile_m=64 tile_n=256 stages=5 schedule=pingpong epilogue=tma group=8"),
+    (
+        "2000x1004x520:bf16:nn:out=f32:bias:act=gelu:ldb=1008:ldd=1016",
+        "tile_m=128 tile_n=136 stages=4 cluster_m=2 epilogue=tma group=4",
+    ),
+    (
+        "1..2500x1032x264:f16:nt:out=f32:batch=2:alpha",
+        "tile_m=128 tile_n=72 stages=4 schedule=pingpong cluster_n=2 epilogue=tma group=4",
+    ),
+    ("2777x2004x136:f16:nt:out=f32:beta:bias", "tile_m=256 tile_n=128 stages=3 epilogue=tma group=4"),
+    ("2600x3000x1000:f16:nt:out=f32", "tile_m=256 tile_n=152 stages=4 cluster_n=2 epilogue=tma group=4"),
+    ("40x8712x1000:bf16:tn:out=f32:bias", "tile_m=64 tile_n=40 stages=9 swap=1 epilogue=tma"),
+    ("1..8x8712x1000:f16:nt:out=f32:acc=f16:beta", "tile_m=64 tile_n=8 stages=9 swap=1 epilogue=tma"),
+    ("128x576x7168:bf16:nn:out=f32:bias", "tile_m=64 tile_n=64 stages=4 split=4 reduction=cluster epilogue=tma"),
 )
 # Rows of A or of B that TMA does not take, for every way to load that the family offers for them.
 UNALIGNED = (

@@ -334,6 +334,13 @@ void store_words(uint32_t to, uint32_t a, uint32_t b) {
   write_generic(block(), offset(to), values, 8);
 }
 
+void store_floats(uint32_t to, float a, float b) {
+  const float values[2] = {a, b};
+  write_generic(block(), offset(to), values, 8);
+}
+
+void store_float(uint32_t to, float a) { write_generic(block(), offset(to), &a, 4); }
+
 void load_cluster(float& a, float& b, float& c, float& d, uint32_t from) {
   Block& there = *target(from);
   if (&there != &block() && there.unshown[offset(from) / 16]) {

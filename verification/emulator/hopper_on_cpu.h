@@ -51,6 +51,8 @@ void wgmma_wait(int pending);
 void stmatrix(uint32_t to, int count, bool across, uint32_t a, uint32_t b, uint32_t c = 0, uint32_t d = 0);
 void store_shared(uint32_t to, float a, float b, float c, float d);
 void store_words(uint32_t to, uint32_t a, uint32_t b);
+void store_floats(uint32_t to, float a, float b);
+void store_float(uint32_t to, float a);
 void load_cluster(float& a, float& b, float& c, float& d, uint32_t from);
 void launch_dependents();
 void wait_for_kernel();

@@ -69,6 +69,8 @@ _INSTRUCTIONS: tuple[tuple[str, str], ...] = (
     (r"stmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.", r"hopper::stmatrix({0}, \1, {across:\2}, {rest});"),
     (r"st\.shared\.v4\.f32", "hopper::store_shared({all});"),
     (r"st\.shared\.v2\.b32 \[%0(\+\d+)?\]", r"hopper::store_words({0} \1, {1}, {2});"),
+    (r"st\.shared\.v2\.f32", "hopper::store_floats({all});"),
+    (r"st\.shared\.f32", "hopper::store_float({all});"),
     (r"ld\.shared::cluster\.v4\.f32", "hopper::load_cluster({all});"),
     (r"griddepcontrol\.launch_dependents", "hopper::launch_dependents();"),
     (r"griddepcontrol\.wait", "hopper::wait_for_kernel();"),

@@ -77,6 +77,18 @@ _CASES: dict[str, dict[str, Value]] = {
     # Chunks of 32 columns, where the stages leave no room for 64; the last one begins inside the one before.
     "300x152x328:f16:nt": {"tile_m": 256, "tile_n": 152, "stages": 4},
     "152x300x328:bf16:tt:bias": {"tile_m": 256, "tile_n": 144, "stages": 4, "swap": 1},
+    # D of four bytes, in chunks of 32 columns and of fewer; transposed, in two boxes a chunk.
+    "200x264x328:f16:tn:out=f32:bias": {"tile_m": 128, "tile_n": 128},
+    "136x104x520:f16:tt:out=f32:batch=2:ldd=112:alpha": {"tile_n": 72, "schedule": "pingpong"},
+    "200x100x328:f16:nn:ldb=104:out=f32:beta:bias:ldc=104": {"tile_n": 48, "cluster_m": 2, "stages": 4},
+    "1..264x104x520:f16:nt:out=f32": {"tile_n": 40, "cluster_n": 2, "tile_m": 128},
+    "200x40x456:bf16:nt:out=f32": {"tile_n": 8},
+    "300x152x328:f16:nt:out=f32": {"tile_m": 256, "tile_n": 152, "stages": 4},
+    "70x48x1096:f16:nt:out=f32:bias": {"split": 3, "tile_n": 24},
+    "200x40x4104:f16:nt:out=f32:acc=f16:invariant": {"split": 4, "reduction": "block", "schedule": "pingpong"},
+    "200x76x520:bf16:nn:ldb=80:out=f32:beta": {"tile_n": 48, "swap": 1, "schedule": "pingpong"},
+    "152x300x328:bf16:tt:out=f32:bias": {"tile_m": 256, "tile_n": 144, "stages": 4, "swap": 1},
+    "1..70x36x456:f16:nt:out=f32:batch=2:alpha": {"tile_n": 8, "swap": 1},
     # In ping-pong a tile of one step: a consumer may have passed its turn before some of its warps begin.
     "64x320x64:bf16:nt": {"tile_n": 40, "schedule": "pingpong"},
     "500x72x328:bf16:nn": {"cluster_m": 4, "tile_m": 128, "tile_n": 48, "epilogue": "direct"},
@@ -103,9 +115,18 @@ _OF_ONE_PROBLEM = {
     ("1..1290x1160x712:f16:tt:lda=1290", f"{_READ} 0 weakened"),
     *(("1100x1160x520:bf16:tt:invariant", f"{_READ} 0 {what}") for what in ("removed", "weakened")),
 }
+# D of four bytes, rounded after every step of its epilogue.
+_ROUNDED: dict[str, dict[str, Value]] = {
+    "200x264x328:bf16:tn:out=f32": {"tile_m": 128, "tile_n": 128},
+    "136x104x520:f16:tt:out=f32:bias:act=gelu:batch=2": {"tile_n": 72, "schedule": "pingpong"},
+    "200x100x328:f16:nn:ldb=104:out=f32:alpha:beta:bias:act=silu": {"tile_n": 48, "cluster_m": 2, "stages": 4},
+    "1..264x76x456:bf16:nt:out=f32:bias:act=gelu:ldd=80": {"tile_n": 40, "swap": 1},
+}
 _MUTANTS: dict[str, tuple[dict[str, Value], dict[str, tuple[str, ...]]]] = {
     "264x112x456:f16:nt": ({"tile_n": 80}, {"start": _START}),
     "200x104x520:bf16:tt": ({"schedule": "pingpong", "tile_n": 32}, {"start": _START}),
+    "200x104x328:bf16:tt:out=f32": ({"schedule": "pingpong", "tile_n": 80}, {"start": _START}),
+    "200x72x328:f16:nt:out=f32": ({"tile_n": 80, "swap": 1}, {"start": _START}),
     "260x104x520:f16:nn": (
         {"cluster_m": 2, "tile_n": 32, "epilogue": "direct"},
         {"start": (*_START, _RELEASE), "epilogue": (_RELEASE,)},
@@ -146,6 +167,16 @@ def test_result_is_exact_whatever_happens_late(text: str, tmp_path: Path) -> Non
         check_exact(kernels, KernelCall.integers(gemm, gemm.m_max, seed=3))
         if gemm.m_max != gemm.m:
             check_exact(kernels, KernelCall.integers(gemm, 33, seed=4))
+
+
+@pytest.mark.parametrize("text", _ROUNDED)
+def test_outputs_of_four_bytes_are_within_the_bound(text: str, tmp_path: Path) -> None:
+    gemm = Gemm.parse(text)
+    source, launch = _source(gemm, _ROUNDED[text])
+    with Kernels(source, launch, tmp_path) as kernels:
+        for m in {gemm.m_max, 33 if gemm.m_max != gemm.m else gemm.m_max}:
+            case = KernelCall.random(gemm, m, seed=8)
+            case.check(kernels(case, 5))
 
 
 @pytest.mark.parametrize("text", _MUTANTS)

@@ -94,7 +94,8 @@ class Cuts:
     """Ways to cut a problem, by knob: numbers, or arrays of as many.
 
     ``split``: parts of k that different blocks compute side by side; ``kernel``: whether a second kernel adds them,
-    else a cluster; ``stored``: D leaves by TMA; ``copied``: operands come by cp.async.
+    else a cluster; ``stored``: D leaves by TMA; ``copied``: operands come by cp.async; ``chunked``: what TMA stores
+    takes as long as its chunks do.
     """
 
     tile_m: Any
@@ -110,6 +111,7 @@ class Cuts:
     kernel: Any
     stored: Any = True
     copied: Any = False
+    chunked: Any = True
 
     @classmethod
     def of(cls, cut: Plan) -> Cuts:
@@ -287,10 +289,12 @@ def _store_clocks(cuts: Cuts, gemm: Gemm, c: WgmmaConstants) -> Any:
         return 0.0
     stages = 2 * cuts.stages * cuts.tile_k * (cuts.tile_m + held_columns(cuts.tile_n, cuts.swap, gemm))
     room = block_bytes(cuts.resident) - stages
-    chunk = staged_columns(cuts.tile_n, gemm.beta, consumers_of(cuts.tile_m, cuts.pingpong), room)
-    clocks = c.store_chunk_clocks + 128 * chunk / c.store_chunk_bytes_per_clock
-    clocks = clocks * np.where((chunk == 8) & ~np.asarray(cuts.swap, bool), c.half_sector_store_factor, 1.0)
-    by_chunks = np.asarray(cuts.stored, bool) & (np.asarray(cuts.split) == 1)
+    size = DTYPE_BYTES[gemm.out]
+    chunk = staged_columns(cuts.tile_n, gemm.beta, consumers_of(cuts.tile_m, cuts.pingpong), room, size)
+    clocks = c.store_chunk_clocks + 64 * size * chunk / c.store_chunk_bytes_per_clock
+    half_sectors = (chunk * size < SECTOR_BYTES) & ~np.asarray(cuts.swap, bool)
+    clocks = clocks * np.where(half_sectors, c.half_sector_store_factor, 1.0)
+    by_chunks = np.asarray(cuts.stored, bool) & np.asarray(cuts.chunked, bool) & (np.asarray(cuts.split) == 1)
     return np.where(by_chunks, cuts.tile_m // 64 * -(-cuts.tile_n // chunk) * clocks, 0.0)
 
 

@@ -134,7 +134,7 @@ def _estimated(gemm: Gemm, device: Device, regime: Regime) -> ConfigColumns:
     parts = part_count(gemm.n, gemm.k) if gemm.invariant else None
     table, cuts = _table(parts, misaligned_to_lines(gemm), tuple(loads(gemm)))
     stages = _stages(table, gemm, device)
-    cuts = replace(cuts, stages=np.maximum(stages, 2))
+    cuts = replace(cuts, stages=np.maximum(stages, 2), chunked=epilogues(gemm)[0] == TMA)
     order = _best_estimated(cuts, stages, gemm, device, regime)
     return _completed(table.take(order).with_(stages=stages[order]), gemm)
 

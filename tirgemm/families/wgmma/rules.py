@@ -25,9 +25,9 @@ from tirgemm.families.wgmma.planning.names import (
 from tirgemm.families.wgmma.planning.parts import invariant_summation, summation
 from tirgemm.families.wgmma.planning.plan import Plan, plan
 from tirgemm.families.wgmma.planning.registers import registers
-from tirgemm.families.wgmma.planning.tile import CORE_ROWS, slab_extent
+from tirgemm.families.wgmma.planning.tile import CORE_ROWS, ELEMENT_BYTES, slab_extent
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M
-from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N
+from tirgemm.families.wgmma.space import GROUPS, LEAST_STEPS, TILES_M, TILES_N, epilogues
 from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import MAX_GRID
 
@@ -215,10 +215,11 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
     way, cut = config["epilogue"], plan(gemm, config, device.units)
     if cut.cluster.writes_partials and way != DIRECT:
         return f"split={cut.split} writes partial sums, which are fp32 and leave by epilogue={DIRECT}"
-    if way != DIRECT and DTYPE_BYTES[gemm.out] != 2:
-        return f"epilogue={way} stores 16-bit outputs; {gemm.out} leaves by {DIRECT}"
+    if way == STAGED and DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
+        return f"epilogue={STAGED} stores 16-bit outputs; {gemm.out} leaves by {' or '.join(epilogues(gemm))}"
     if way == TMA and not stored_by_tma(gemm):
-        return f"epilogue={TMA} needs rows of D of whole 16 bytes, 16 bytes apart and aligned; {STAGED} does not"
+        other = next(other for other in epilogues(gemm) if other != TMA)
+        return f"epilogue={TMA} needs rows of D of whole 16 bytes, 16 bytes apart and aligned; {other} does not"
     return None
 
 

@@ -23,6 +23,7 @@ from tirgemm.families.wgmma.planning.names import (
     TMA,
 )
 from tirgemm.families.wgmma.planning.parts import invariant_summation, part_count, summation
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
 
 TILES_M = (64, 128, 192, 256)
@@ -97,10 +98,10 @@ def space(gemm: Gemm, device: Device) -> Space:
 
 
 def epilogues(gemm: Gemm) -> tuple[str, ...]:
-    """The ways in which D can leave, best first."""
-    if stored_by_tma(gemm):
-        return (TMA, DIRECT, STAGED)
-    return (STAGED, DIRECT) if DTYPE_BYTES[gemm.out] == 2 else (DIRECT,)
+    """The ways in which D can leave, best first: a config without tuning has the first."""
+    if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
+        return (DIRECT, TMA) if stored_by_tma(gemm) else (DIRECT,)
+    return (TMA, DIRECT, STAGED) if stored_by_tma(gemm) else (STAGED, DIRECT)
 
 
 def loads(gemm: Gemm) -> tuple[str, ...]:

@@ -21,10 +21,11 @@ from tirgemm.families.wgmma.estimate import (
 )
 from tirgemm.families.wgmma.planning.alignment import copied_at_once, loaded_by_tma
 from tirgemm.families.wgmma.planning.copies import COPYING_THREADS
-from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, KERNEL, PINGPONG, TMA
+from tirgemm.families.wgmma.planning.names import BLOCK, CLUSTER, COPY, DIRECT, KERNEL, PINGPONG, TMA
 from tirgemm.families.wgmma.planning.staging import staged_bytes
 from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, MMA_K
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
+from tirgemm.families.wgmma.space import epilogues
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
 
 _OPERANDS: tuple[Operand, ...] = ("a", "b")
@@ -58,12 +59,14 @@ def side_by_side(configs: ConfigColumns) -> npt.NDArray[np.int64]:
 
 
 def staging_bytes(configs: ConfigColumns, gemm: Gemm, *, narrowed: Any) -> Any:
-    """Bytes of shared memory through which D leaves; ``narrowed`` as in ``staged_bytes``."""
-    if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
+    """Bytes of shared memory through which D leaves where a config without tuning stores it; ``narrowed`` as in
+    ``staged_bytes``."""
+    if epilogues(gemm)[0] == DIRECT:
         return 0
     partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
     consumers = consumers_of(configs["tile_m"], configs["schedule"] == PINGPONG)
-    return np.where(partials, 0, staged_bytes(consumers, configs["tile_n"], gemm.beta, narrowed=narrowed))
+    size = DTYPE_BYTES[gemm.out]
+    return np.where(partials, 0, staged_bytes(consumers, configs["tile_n"], gemm.beta, narrowed=narrowed, size=size))
 
 
 def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:

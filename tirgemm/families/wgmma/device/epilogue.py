@@ -17,7 +17,7 @@ from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION, cuda_acti
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.device.producer import HINT, POLICIES
 from tirgemm.families.wgmma.planning.names import EVICT_FIRST, TMA
-from tirgemm.families.wgmma.planning.tile import permuted
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SLAB_BYTES, permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
 from tirgemm.workload import combine
@@ -34,9 +34,11 @@ _WORDS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 _CONVERT = {"f16": "cvt.rn.f16x2.f32", "bf16": "cvt.rn.bf16x2.f32"}
 # How many of a thread's stores of so many elements are in flight together: what was fastest on an H200.
 _UNROLL = {1: 16, 2: 8, 4: 8, 8: 4}
-# Columns that one stmatrix stores at most, and elements of 16 bytes.
+# Columns that one stmatrix stores at most, and columns of a fragment.
 _STMATRIX_COLUMNS = 16
-_UNIT_ELEMENTS = 8
+_FRAGMENT = 8
+# How threads write outputs of four bytes to shared memory: two neighbours of a row of D, or one.
+_PAIR_TO_SHARED, _ONE_TO_SHARED = "st.shared.v2.f32", "st.shared.f32"
 
 
 @T.meta_class
@@ -56,7 +58,11 @@ class Epilogue:
         self.row0, self.column0 = tiles.row0 + row, tiles.column0 + column
         self.consumer, self.warp, self.lane, self.thread = consumer, warp, lane, thread
         self.pair = T.alloc_local([2], "float32")
-        self.packed = T.alloc_local([4], "uint32") if plan.staging.used else None
+        self.wide = plan.staging.size > ELEMENT_BYTES
+        # What goes to shared memory next: two outputs of 16 bits in each of a matrix's words, or two fragments.
+        self.packed = None
+        if plan.staging.used:
+            self.packed = T.alloc_local([8], "float32") if self.wide else T.alloc_local([4], "uint32")
         self.buffer = T.local_scalar("int32") if plan.staging.used else None
         if plan.staging.used:
             T.buffer_store(self.buffer.source, 0, [0])
@@ -166,10 +172,10 @@ class Epilogue:
 
 
 def staged_at(plan, row, column):
-    """Where an element of a staged chunk lies in its buffer."""
-    width = plan.staging.shape[1]
-    unit = permuted(row, column // _UNIT_ELEMENTS, width // _UNIT_ELEMENTS)
-    return row * width + unit * _UNIT_ELEMENTS + column % _UNIT_ELEMENTS
+    """Where an element of a staged chunk lies in its box of the buffer."""
+    width, count = plan.staging.shape[1], plan.staging.unit
+    unit = permuted(row, column // count, width // count)
+    return row * width + unit * count + column % count
 
 
 def write_chunk(e, index, row, column):
@@ -177,7 +183,7 @@ def write_chunk(e, index, row, column):
     plan = e.plan
     convert = T.ptx[_CONVERT[e.gemm.out]]
     width = min(plan.staging.chunk, _STMATRIX_COLUMNS)
-    count = width // _UNIT_ELEMENTS * 2
+    count = width // _FRAGMENT * 2
     stmatrix = T.ptx[_STMATRIX.format(count=count, turned=".trans" if plan.orientation.swapped else "")]
     # Of the matrices that lie side by side in the tile, the one whose rows this lane's addresses are.
     beside = e.lane // 16 if count == 4 else 0
@@ -194,18 +200,69 @@ def write_chunk(e, index, row, column):
             to_row, unit = part * width + beside * 8 + e.lane % 8, e.warp * 2 + e.lane // 8 % 2
         else:
             to_row, unit = e.warp * 16 + e.lane % 16, part * 2 + beside
-        to = e.staging.ptr_to([e.consumer, e.buffer, staged_at(plan, to_row, unit * _UNIT_ELEMENTS)])
+        to = e.staging.ptr_to([e.consumer, e.buffer, staged_at(plan, to_row, unit * plan.staging.unit)])
         T.evaluate(stmatrix(to, *[e.packed[q] for q in range(count)]))
 
 
+def write_wide_chunk(e, index, row, column):
+    """The same of outputs of four bytes, where a thread stores its pairs of neighbours.
+
+    Rows that lie in the same banks store different fragments at a time: with the swizzle the sixteen lanes that are
+    served together then write to different banks.
+    """
+    staging, at_row = e.plan.staging, e.row0 + row + e.warp * 16 + e.lane // 4
+    at_column = e.column0 + column + e.lane % 4 * 2
+    apart = staging.chunk // _FRAGMENT // 2
+    # Rows of a chunk in 128 bytes, of which the swizzle makes no difference.
+    turned = e.lane // 4 // (SLAB_BYTES // (staging.chunk * staging.size)) % 2
+    first = staged_at(e.plan, e.warp * 16 + e.lane // 4, e.lane % 4 * 2) ^ turned * (apart * _FRAGMENT)
+    for fragment in range(max(1, apart)):
+        together = (fragment, fragment + apart) if apart else (fragment,)
+        for place, number in enumerate(together):
+            e.load_bias_of_columns(at_column + number * _FRAGMENT)
+            for half in range(2):
+                values = e.finish(
+                    index + number * 4 + half * 2, half, at_row + half * 8, at_column + number * _FRAGMENT
+                )
+                for i, value in enumerate(values):
+                    T.buffer_store(e.packed, value, [place * 4 + half * 2 + i])
+        for place, number in enumerate(together):
+            for half in range(2):
+                values = [e.packed[place * 4 + half * 2 + i] for i in range(2)]
+                if apart:
+                    other = (1 - place) * 4 + half * 2
+                    values = [T.Select(turned == 1, e.packed[other + i], value) for i, value in enumerate(values)]
+                to = half * 8 * staging.chunk + (first ^ number * _FRAGMENT)
+                T.evaluate(T.ptx[_PAIR_TO_SHARED](e.staging.ptr_to([e.consumer, e.buffer, to]), *values))
+
+
+def write_turned_chunk(e, index, row, column):
+    """The same where D is transposed, so that a thread's neighbours lie in two rows of D. Eight lanes write two units
+    of a row, and the swizzle puts those of four rows into different banks."""
+    plan, (high, wide) = e.plan, e.plan.staging.shape
+    at_row, at_column = e.row0 + row + e.warp * 16 + e.lane // 4, e.column0 + column + e.lane % 4 * 2
+    # Each box has the rows of the tile of so many warps.
+    warps = wide // 16
+    box, to_column = e.warp // warps * (high * wide), e.warp % warps * 16 + e.lane // 4
+    for right in range(0, plan.staging.chunk, _FRAGMENT):
+        for half in range(2):
+            values = e.finish(index + right // 2 + half * 2, half, at_row + half * 8, at_column + right)
+            for i, value in enumerate(values):
+                to = box + staged_at(plan, right + e.lane % 4 * 2 + i, to_column + half * 8)
+                T.evaluate(T.ptx[_ONE_TO_SHARED](e.staging.ptr_to([e.consumer, e.buffer, to]), value))
+
+
 def store_box(e, row, column):
-    """One TMA store of 64 rows of the tile; what lies outside D is not written."""
-    batched = e.gemm.batch > 1
+    """TMA's stores of 64 rows of the tile, mostly one; what lies outside D is not written."""
+    batched, (high, wide) = e.gemm.batch > 1, e.plan.staging.shape
     m, n = e.place(e.row0 + row, e.column0 + column)
-    place = (n, m, e.tiles.matrix) if batched else (n, m)
     hint = (T.uint64(POLICIES[EVICT_FIRST]),) if e.plan.drops_d else ()
     store = T.ptx[_STORE.format(rank=3 if batched else 2) + (HINT if hint else "")]
-    T.evaluate(store(T.address_of(e.args.maps["d"]), *place, e.staging.ptr_to([e.consumer, e.buffer, 0]), *hint))
+    for box in range(e.plan.staging.boxes):
+        beside = n + box * wide if box else n
+        place = (beside, m, e.tiles.matrix) if batched else (beside, m)
+        source = e.staging.ptr_to([e.consumer, e.buffer, box * high * wide])
+        T.evaluate(store(T.address_of(e.args.maps["d"]), *place, source, *hint))
 
 
 def store_element(e, value, m, n):
@@ -241,6 +298,16 @@ def store_staged(e, number, row, column):
             copy_staged(e, place, m, n)
 
 
+def stage_chunk(e, index, row, column):
+    """Write this thread's part of a chunk to shared memory."""
+    if not e.wide:
+        write_chunk(e, index, row, column)
+    elif e.plan.orientation.swapped:
+        write_turned_chunk(e, index, row, column)
+    else:
+        write_wide_chunk(e, index, row, column)
+
+
 @T.inline
 def store_chunk(e, index, row, column):
     """64 rows of a chunk's columns through shared memory."""
@@ -249,7 +316,7 @@ def store_chunk(e, index, row, column):
             # The buffer's last store has been read; the other's may still be.
             T.ptx.cp.async_.bulk.wait_group.read(e.plan.staging.buffers - 1)
         e.synchronise()
-    write_chunk(e, index, row, column)
+    stage_chunk(e, index, row, column)
     if e.plan.epilogue == TMA:
         T.ptx.fence.proxy.async_.shared__cta()
         e.synchronise()

@@ -19,13 +19,13 @@ def pairs(gemm: Gemm) -> bool:
 
 
 def stored_by_tma(gemm: Gemm) -> bool:
-    """Whether TMA can store D: 16-bit, rows of whole 16 bytes, rows and matrices 16 bytes apart.
+    """Whether TMA can store D: rows of whole 16 bytes, rows and matrices 16 bytes apart.
 
     Rows that end within 16 bytes are written beyond their end, as an H200 showed: what lies there may be another's.
     """
     size = DTYPE_BYTES[gemm.out]
     whole = gemm.n % (16 // size) == 0
-    return size == ELEMENT_BYTES and whole and gemm.align % 16 == 0 and _multiple(gemm, "d", 16 // size)
+    return whole and gemm.align % 16 == 0 and _multiple(gemm, "d", 16 // size)
 
 
 def loaded_by_tma(gemm: Gemm, operand: Operand) -> bool:

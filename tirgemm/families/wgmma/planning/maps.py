@@ -26,7 +26,8 @@ def edge_map(plan: Plan, operand: Operand) -> TensorMap | None:
 
 
 def store_map(plan: Plan) -> TensorMap:
-    """The descriptor by which a consumer stores a chunk of 64 rows of its tile. What lies outside is not written."""
+    """The descriptor by which a consumer stores a chunk of 64 rows of its tile, or a part of it. What lies outside is
+    not written."""
     rows, columns = plan.staging.shape
     return _map(plan, "d", (columns, rows), plan.staging.swizzle, 0)
 

@@ -103,7 +103,8 @@ class Plan:
             access_width(self.gemm, "d"),
         )
         room = int(block_bytes(max(self.resident, 1))) - self._memory_with(0).nbytes
-        return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta, vector, room)
+        size = DTYPE_BYTES[self.gemm.out]
+        return Staging(columns, consumers, self.orientation.swapped, used, self.gemm.beta, vector, room, size)
 
     @cached_property
     def memory(self) -> SharedMemory:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tirgemm.families.wgmma.planning.names import DIRECT, STAGED
 from tirgemm.families.wgmma.planning.plan import Plan
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES
 from tirgemm.gemm import Gemm, Range
 
 # Consumers -> registers of a producer's thread and of a consumer's: what fits the register file after setmaxnreg. The
@@ -19,6 +20,8 @@ _OTHER_REGISTERS = 40
 # More for erf; for C's places beside D's; for a tile's coordinates where they take division by m; for storing straight
 # from the registers; for outputs that are finished before their turn.
 _ERF_REGISTERS, _ADDRESS_REGISTERS, _COORDINATE_REGISTERS, _DIRECT_REGISTERS, _FINISHED_REGISTERS = 32, 48, 8, 48, 32
+# For fragments of four-byte outputs that are finished two at a time, beside C's places.
+_PAIRED_REGISTERS = 16
 # For sums of a cluster's parts that are loaded before they are added.
 _LOADED_REGISTERS = 40
 # Beside fp16 sums that are unpacked.
@@ -76,6 +79,14 @@ def _besides_accumulators(plan: Plan) -> int:
         and (plan.orientation.swapped or plan.cluster.stored_columns % plan.staging.chunk)
     ):
         other += _FINISHED_REGISTERS
+    if (
+        gemm.beta
+        and plan.staging.used
+        and plan.staging.size > ELEMENT_BYTES
+        and plan.warpgroups.blocks > 1
+        and not plan.orientation.swapped
+    ):
+        other += _PAIRED_REGISTERS
     if plan.cluster.adds_in_turn:
         # The sums so far; and fp16 ones are unpacked before they are added to those.
         other += plan.warpgroups.accumulators * (2 if plan.warpgroups.half else 1)
