@@ -170,7 +170,7 @@ def held_out(folder: Path, suites: Path) -> str:
         names = (*(f"{kind}-{seed}" for kind in ("judge", "twice") for seed in JUDGE_SEEDS), GRID_NAME)
         files = [(name, one) for name in names for one in documents(folder.parent, f"{name}.{regime}", folder.name)]
         suite_rows = {name: one["rows"] for name, one in files}
-        for seeds in (READ_SEEDS, EARLIER_SEEDS, NEWEST_SEEDS):
+        for seeds in (READ_SEEDS, *EARLIER_SEEDS, NEWEST_SEEDS):
             judged = [name for name in suite_rows if name in {f"judge-{seed}" for seed in seeds}]
             if len(judged) > 1:
                 suite_rows[f"**{', '.join(judged)} together**"] = [row for name in judged for row in suite_rows[name]]

@@ -39,7 +39,7 @@ from tirgemm.tuning_db.shipped.records import ShippedRecords
 SIBLINGS = {"judge-102": 12, "judge-103": 11, "judge-104": 15, "grid": 73}
 # Of these, how many are in the records themselves: problems of the published suites, which were measured before.
 EQUALS = {"grid": 10}
-NEW_JUDGE = 120
+NEW_JUDGE = 130
 OPERANDS: tuple[Operand, ...] = ("a", "b", "d")
 JUDGES = [f"judge-{seed}" for seed in JUDGE_SEEDS]
 # Published results name these problems: a change of the generator must not change them.
@@ -54,6 +54,8 @@ DIGESTS = {
     "judge-116": "ab7aec36b1b36b1a",
     "judge-118": "e3897ec7eac32665",
     "judge-119": "0429b0a4bdda97b9",
+    "judge-120": "45eb0791e06d94cc",
+    "judge-121": "4575c443b825d28b",
     "grid": "c7dd4b4634a0e8c7",
 }
 
