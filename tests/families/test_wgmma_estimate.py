@@ -171,12 +171,17 @@ def test_stores_of_four_bytes_take_the_chunks_that_tiles_are_staged_in(swap: int
     assert not np.any(estimate._store_clocks(cuts(swap=swap), replace(gemm, n=4098), c))
 
 
-def test_outputs_of_four_bytes_leave_from_the_registers_by_default() -> None:
+def test_outputs_of_four_bytes_leave_by_tma_by_default_and_from_the_registers_where_they_are_turned() -> None:
     gemm = Gemm.parse("4096x4096x4096:f16:nt:out=f32")
     (choices,) = (knob.choices for knob in FAMILY.space(gemm, H200).knobs if knob.name == "epilogue")
-    assert choices == ("direct", "tma")
+    assert choices == ("tma", "direct")
     for regime in ("sustained", "isolated"):
-        assert {config["epilogue"] for config in FAMILY.shortlist(gemm, H200, regime, 64)} == {"direct"}
+        few_rows = gemm.with_(m=16)
+        defaults = [config for g in (gemm, few_rows) for config in FAMILY.shortlist(g, H200, regime, 64)]
+        whole = [config for config in defaults if config["split"] == 1]
+        assert {(config["swap"], config["epilogue"]) for config in whole} == {(0, "tma"), (1, "direct")}
+    unaligned = Gemm.parse("4096x4098x4096:f16:nt:out=f32")
+    assert {config["epilogue"] for config in FAMILY.shortlist(unaligned, H200, "sustained", 64)} == {"direct"}
 
 
 @pytest.mark.parametrize(("swap", "beta"), list(product((0, 1), (False, True))))

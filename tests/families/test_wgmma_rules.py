@@ -77,7 +77,7 @@ def cut(text: str, **changes: Value) -> Plan:
         ("4096x4096x4096:f16:nt:out=f32", {}, None, ""),
         ("4096x4096x4096:f16:nt:out=f32", {"swap": 1}, None, ""),
         ("4096x4100x4096:f16:nt:out=f32:beta:bias", {"tile_n": 136}, None, ""),
-        ("4096x4096x4096:f16:nt:out=f32", {"epilogue": "staged"}, "epilogue", "f32 leaves by direct or tma"),
+        ("4096x4096x4096:f16:nt:out=f32", {"epilogue": "staged"}, "epilogue", "f32 leaves by tma or direct"),
         ("4096x4098x4096:f16:nt:out=f32", {"epilogue": "staged"}, "epilogue", "f32 leaves by direct"),
         ("4096x4098x4096:f16:nt:out=f32", {}, "epilogue", "16 bytes apart and aligned; direct does not"),
         ("4096x4096x4096:f16:nt:out=f32:ldd=4098", {}, "epilogue", "16 bytes apart and aligned; direct does not"),

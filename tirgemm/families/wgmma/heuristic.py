@@ -34,8 +34,15 @@ from tirgemm.families.wgmma.planning.names import (
 from tirgemm.families.wgmma.planning.parts import part_count
 from tirgemm.families.wgmma.planning.plan import KNOBS, plan
 from tirgemm.families.wgmma.rules import RULES, empty_parts
-from tirgemm.families.wgmma.space import GROUPS, TILES_M, TILES_N, epilogues, loads, space
-from tirgemm.families.wgmma.work import cuts_of, estimates_us, side_by_side, staging_bytes, tile_work
+from tirgemm.families.wgmma.space import GROUPS, TILES_M, TILES_N, loads, space
+from tirgemm.families.wgmma.work import (
+    cuts_of,
+    estimates_us,
+    side_by_side,
+    staging_bytes,
+    tile_work,
+    usual_epilogue,
+)
 from tirgemm.gemm import Gemm, Regime
 
 # The knobs of the table's rows.
@@ -134,7 +141,7 @@ def _estimated(gemm: Gemm, device: Device, regime: Regime) -> ConfigColumns:
     parts = part_count(gemm.n, gemm.k) if gemm.invariant else None
     table, cuts = _table(parts, misaligned_to_lines(gemm), tuple(loads(gemm)))
     stages = _stages(table, gemm, device)
-    cuts = replace(cuts, stages=np.maximum(stages, 2), chunked=epilogues(gemm)[0] == TMA)
+    cuts = replace(cuts, stages=np.maximum(stages, 2), chunked=usual_epilogue(gemm, cuts.swap) == TMA)
     order = _best_estimated(cuts, stages, gemm, device, regime)
     return _completed(table.take(order).with_(stages=stages[order]), gemm)
 
@@ -287,7 +294,7 @@ def _completed(configs: ConfigColumns, gemm: Gemm) -> ConfigColumns:
     group = np.where((wide > 1) & (wide <= _FEW_TILES), 1, np.where(high >= 8, 8, np.where(high >= 2, 4, 1)))
     partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
     return configs.with_(
-        epilogue=np.where(partials, DIRECT, epilogues(gemm)[0]),
+        epilogue=np.where(partials, DIRECT, usual_epilogue(gemm, swap)),
         order=np.full(count, "m"),
         group=group,
         l2_promotion=np.full(count, 2),

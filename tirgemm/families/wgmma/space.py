@@ -98,9 +98,9 @@ def space(gemm: Gemm, device: Device) -> Space:
 
 
 def epilogues(gemm: Gemm) -> tuple[str, ...]:
-    """The ways in which D can leave, best first: a config without tuning has the first."""
+    """The ways in which D can leave, mostly best first (``usual_epilogue``)."""
     if DTYPE_BYTES[gemm.out] > ELEMENT_BYTES:
-        return (DIRECT, TMA) if stored_by_tma(gemm) else (DIRECT,)
+        return (TMA, DIRECT) if stored_by_tma(gemm) else (DIRECT,)
     return (TMA, DIRECT, STAGED) if stored_by_tma(gemm) else (STAGED, DIRECT)
 
 

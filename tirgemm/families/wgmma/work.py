@@ -58,15 +58,21 @@ def side_by_side(configs: ConfigColumns) -> npt.NDArray[np.int64]:
     return parts
 
 
+def usual_epilogue(gemm: Gemm, swap: Any) -> Any:
+    """How D leaves the tiles of configs without tuning, whose operands are swapped where ``swap`` says so. Outputs of
+    four bytes that would be turned in shared memory go from the registers, which takes as long."""
+    turned = np.asarray(swap, bool) & (DTYPE_BYTES[gemm.out] > ELEMENT_BYTES)
+    return np.where(turned, DIRECT, epilogues(gemm)[0])
+
+
 def staging_bytes(configs: ConfigColumns, gemm: Gemm, *, narrowed: Any) -> Any:
     """Bytes of shared memory through which D leaves where a config without tuning stores it; ``narrowed`` as in
     ``staged_bytes``."""
-    if epilogues(gemm)[0] == DIRECT:
-        return 0
-    partials = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
+    unstaged = (configs["reduction"] == KERNEL) & (configs["split"] > 1)
+    unstaged = unstaged | (usual_epilogue(gemm, configs["swap"]) == DIRECT)
     consumers = consumers_of(configs["tile_m"], configs["schedule"] == PINGPONG)
     size = DTYPE_BYTES[gemm.out]
-    return np.where(partials, 0, staged_bytes(consumers, configs["tile_n"], gemm.beta, narrowed=narrowed, size=size))
+    return np.where(unstaged, 0, staged_bytes(consumers, configs["tile_n"], gemm.beta, narrowed=narrowed, size=size))
 
 
 def estimates_us(gemm: Gemm, configs: ConfigColumns, device: Device, regime: Regime) -> Any:
