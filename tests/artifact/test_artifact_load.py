@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.artifact_samples import SIGNER, TRUST, cpu, fake_cubin, kernel, operands, packed, rows_launch
 from tirgemm import detect_cpu
-from tirgemm.artifact import Trust, load, loader, native, read
+from tirgemm.artifact import Trust, build, load, loader, native, read
 from tirgemm.errors import CorruptArtifact, DeviceUnavailable, IncompatibleArtifact, MissingExtra, UntrustedArtifact
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -125,6 +125,28 @@ def test_the_launcher_itself_refuses_a_feature_that_it_knows() -> None:
     artifact = packed(GEMM, device=cpu().with_(features=tuple(lacking)))
     with pytest.raises(IncompatibleArtifact, match=f"CPU lacks: {lacking[0]}"):
         load(artifact, trust=TRUST, check_device=False)
+
+
+def test_the_launcher_knows_every_feature_that_is_detected(tmp_path: Path) -> None:
+    main = """
+#include <cstdio>
+void tirgemm::Throw(Fault, const std::string&) { throw 0; }
+int main() { for (const auto& [name, has] : tirgemm::KnownCpuFeatures()) std::printf("%s %d\\n", name.c_str(), has); }
+"""
+    (tmp_path / "features.cc").write_text(f'#include "{build.SOURCES}/cpu_features.cc"\n{main}')
+    command = [
+        "g++",
+        "-std=c++17",
+        f"-I{build.SOURCES}",
+        str(tmp_path / "features.cc"),
+        "-o",
+        str(tmp_path / "features"),
+    ]
+    subprocess.run(command, check=True)
+    shown = subprocess.run([str(tmp_path / "features")], capture_output=True, text=True, check=True).stdout
+    here, known = cpu(), dict(line.split() for line in shown.splitlines())
+    features = detect_cpu._FEATURES.values() if here.arch.startswith("x86-64") else ()
+    assert known == {name: str(int(name in here.features)) for name in features}
 
 
 def test_without_a_driver_a_cubin_loads_and_the_call_says_what_is_missing() -> None:
