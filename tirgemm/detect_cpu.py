@@ -81,8 +81,9 @@ def describe(
 
 
 def usable_threads(proc: Path, cgroup: Path) -> int:
-    """Hardware threads that this process may use: its affinity, capped by its cgroups' CPU quotas (rounded up)."""
-    threads = len(os.sched_getaffinity(0))
+    """Hardware threads that this process may use: the affinity of its first thread (another may have pinned itself),
+    capped by its cgroups' CPU quotas (rounded up)."""
+    threads = len(os.sched_getaffinity(os.getpid()))
     quotas = [_words(group / "cpu.max") for group in _groups(proc, cgroup)]  # v2: "QUOTA PERIOD" or "max PERIOD"
     quotas.append(_words(cgroup / "cpu" / "cpu.cfs_quota_us") + _words(cgroup / "cpu" / "cpu.cfs_period_us"))  # v1
     for quota in quotas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, kernel, operands, packed, raw_kernel, shared_object
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tirgemm import detect_cpu, expr
 from tirgemm.artifact import build, load, native
 from tirgemm.errors import CorruptArtifact, InvalidRequest, LaunchFailed
@@ -231,6 +232,32 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
     child.start()
     assert queue.get(timeout=PATIENCE_S)
     child.join(PATIENCE_S)
+    assert child.exitcode == 0
+
+
+def _call_from_a_pinned_thread() -> None:
+    cpus, before = os.sched_getaffinity(0), {*Path("/proc/self/task").iterdir()}
+
+    def pinned() -> None:
+        os.sched_setaffinity(0, {min(cpus)})
+        call(kernel(GEMM).raw)
+
+    thread = threading.Thread(target=pinned)
+    thread.start()
+    thread.join()
+
+    def workers_are_free() -> bool:
+        started = {int(task.name) for task in {*Path("/proc/self/task").iterdir()} - before} - {thread.native_id}
+        return [os.sched_getaffinity(worker) for worker in started] == [cpus] * (native.host_threads() - 1)
+
+    until(workers_are_free)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers_have_the_affinity_of_the_process_whichever_thread_calls_first() -> None:
+    child = multiprocessing.get_context("fork").Process(target=_call_from_a_pinned_thread)
+    child.start()
+    child.join(2 * PATIENCE_S)
     assert child.exitcode == 0
 
 

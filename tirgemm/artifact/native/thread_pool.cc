@@ -15,6 +15,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 namespace tirgemm {
 namespace {
@@ -51,16 +52,35 @@ struct Job {
   }
 };
 
+// Bit i: CPU i.
+using CpuMask = std::vector<unsigned long>;
+
+// The CPUs of the process's first thread: any other one may have pinned itself. Empty where the kernel does not say.
+CpuMask ProcessCpus() {
+  // The mask's size is the kernel's, not glibc's 1024.
+  for (int cpus = 1024; cpus <= 65536; cpus *= 4) {
+    CpuMask mask(CPU_ALLOC_SIZE(cpus) / sizeof(unsigned long));
+    if (sched_getaffinity(getpid(), CPU_ALLOC_SIZE(cpus), reinterpret_cast<cpu_set_t*>(mask.data())) == 0) return mask;
+  }
+  return {};
+}
+
 class Pool {
  public:
   explicit Pool(int workers) {
+    // Otherwise theirs would be those of the thread that starts them.
+    const CpuMask cpus = ProcessCpus();
     // Signals go to the threads of the program, not to these.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < workers; ++i) {
       try {
-        std::thread([this] { Work(); }).detach();
+        std::thread([this, cpus] {
+          if (!cpus.empty())
+            sched_setaffinity(0, cpus.size() * sizeof(cpus[0]), reinterpret_cast<const cpu_set_t*>(cpus.data()));
+          Work();
+        }).detach();
         ++workers_;
       } catch (const std::system_error&) {
         break;  // the process may not have more threads: fewer will do
@@ -202,14 +222,9 @@ int QuotaThreads(const std::string& proc, const std::string& cgroup) {
 }
 
 int UsableThreads() {
-  // The mask's size is the kernel's, not glibc's 1024.
+  CpuMask cpus = ProcessCpus();
   int allowed = 0;
-  for (int cpus = 1024; cpus <= 65536 && allowed == 0; cpus *= 4) {
-    cpu_set_t* set = CPU_ALLOC(cpus);
-    const size_t size = CPU_ALLOC_SIZE(cpus);
-    if (sched_getaffinity(0, size, set) == 0) allowed = CPU_COUNT_S(size, set);
-    CPU_FREE(set);
-  }
+  if (!cpus.empty()) allowed = CPU_COUNT_S(cpus.size() * sizeof(cpus[0]), reinterpret_cast<cpu_set_t*>(cpus.data()));
   if (allowed == 0) allowed = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   return std::min(allowed, QuotaThreads("/proc", "/sys/fs/cgroup"));
 }
