@@ -280,6 +280,10 @@ int main(int, char** argv) { std::printf("%d", std::min(64, tirgemm::QuotaThread
     command = ["g++", "-std=c++17", "-pthread", f"-I{build.SOURCES}", str(tmp_path / "quota.cc"), "-o"]
     subprocess.run([*command, str(tmp_path / "quota")], check=True)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+
+    def period(group: str) -> dict[str, str]:
+        return {f"{group}/cpu.cfs_period_us": "100000"}
+
     cases: list[tuple[dict[str, str], int]] = [
         ({}, 64),
         ({"cpu.max": "max 100000"}, 64),
@@ -290,6 +294,12 @@ int main(int, char** argv) { std::printf("%d", std::min(64, tirgemm::QuotaThread
         ({"self/cgroup": "1:cpu:/x\n0::/a.slice/job.scope", "a.slice/job.scope/cpu.max": "400000 100000"}, 4),
         ({"self/cgroup": "0::/a.slice/job", "a.slice/cpu.max": "250000 100000", "cpu.max": "400000 100000"}, 3),
         ({"self/cgroup": "0::/job", "other/cpu.max": "100000 100000"}, 64),
+        (
+            {"self/cgroup": "2:cpu,cpuacct:/a/job\n0::/", "cpu/a/job/cpu.cfs_quota_us": "300000"} | period("cpu/a/job"),
+            3,
+        ),
+        ({"self/cgroup": "2:cpuacct,cpu:/a/job", "cpu/a/cpu.cfs_quota_us": "100000"} | period("cpu/a"), 1),
+        ({"self/cgroup": "odd\n3:cpuset:/a", "cpu/a/cpu.cfs_quota_us": "100000"} | period("cpu/a"), 64),
     ]
     for number, (files, threads) in enumerate(cases):
         root = tmp_path / str(number)

@@ -196,6 +196,25 @@ Pool* ThePool() {
   return found;
 }
 
+// The folder of this process's cgroup in the hierarchy of a controller ("": the unified one), which is at `root`, and
+// those that it is in, up to `root`.
+std::vector<std::string> Groups(const std::string& proc, const std::string& controller, const std::string& root) {
+  std::string group;
+  std::ifstream lines(proc + "/self/cgroup");  // NUMBER:CONTROLLER,...:/GROUP
+  for (std::string line; group.empty() && std::getline(lines, line);) {
+    const size_t first = line.find(':'), second = line.find(":/", first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers.find("," + controller + ",") != std::string::npos) group = line.substr(second + 1);
+  }
+  std::vector<std::string> folders{root + group};
+  while (!group.empty()) {
+    group.resize(group.find_last_of('/'));
+    folders.push_back(root + group);
+  }
+  return folders;
+}
+
 }  // namespace
 
 int QuotaThreads(const std::string& proc, const std::string& cgroup) {
@@ -203,21 +222,17 @@ int QuotaThreads(const std::string& proc, const std::string& cgroup) {
   const auto take = [&threads](double quota, double period) {
     if (quota > 0 && period > 0) threads = std::min(threads, std::max(1, static_cast<int>(quota / period + 0.999)));
   };
-  std::string group;  // of the unified hierarchy
-  std::ifstream groups(proc + "/self/cgroup");
-  for (std::string line; group.empty() && std::getline(groups, line);)
-    if (line.compare(0, 4, "0::/") == 0) group = line.substr(3);
-  for (bool more = true; more;) {
-    std::ifstream unified(cgroup + group + "/cpu.max");
+  for (const std::string& group : Groups(proc, "", cgroup)) {
+    std::ifstream unified(group + "/cpu.max");
     std::string quota;
     double period = 0;
     if (unified >> quota >> period && quota != "max") take(std::stod(quota), period);
-    more = !group.empty();
-    if (more) group.resize(group.find_last_of('/'));
   }
-  std::ifstream legacy_quota(cgroup + "/cpu/cpu.cfs_quota_us"), legacy_period(cgroup + "/cpu/cpu.cfs_period_us");
-  double quota = 0, period = 0;
-  if (legacy_quota >> quota && legacy_period >> period) take(quota, period);
+  for (const std::string& group : Groups(proc, "cpu", cgroup + "/cpu")) {
+    std::ifstream legacy_quota(group + "/cpu.cfs_quota_us"), legacy_period(group + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    if (legacy_quota >> quota && legacy_period >> period) take(quota, period);
+  }
   return threads;
 }
 
