@@ -21,7 +21,7 @@ from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOu
 from tirgemm.tuning.measure.requests import Open, RaceOptions, ReadBandwidth, Request, Time, Verify
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Delayed, Flag
-from tirgemm.tuning.process.locks import OnWait, default_lock_dir
+from tirgemm.tuning.process.locks import DeviceLock, OnWait, default_lock_dir
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.result import Verification
@@ -117,7 +117,11 @@ class Measurer(Closing):
         """For how long it has measured or verified, all in all, while it held the device's lock."""
         self.unusable = False
         """Whether the device could not be opened when it was last asked."""
-        device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
+        # Refuses a device that is only named and, of a process of this host, a folder of locks that cannot be used: now
+        # rather than at the first request.
+        lock = DeviceLock(device.lock_key, self.lock_dir)
+        if start is measuring_child:
+            lock.make_files()
         if device.kind == "cpu":
             timed_cache_bytes()  # as it refuses a variable that cannot be
 
