@@ -35,6 +35,7 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child
+from tirgemm.tuning.measure.measurer import measuring_child
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
@@ -356,3 +357,19 @@ def test_a_kernel_is_measured_on_all_threads_whatever_the_environment_says(
     artifact.load(package("RIGHT"), trust=TRUST)
     attributes = [json.loads(text)["launch"]["kernels"][0]["attributes"] for text in launches]
     assert attributes == [[], [["threads", 1]]]
+
+
+def test_baselines_are_measured_on_all_threads_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    process = measuring_child(DEVICE.with_(units=3), tmp_path)
+    assert isinstance(process, ChildProcess)
+    try:
+        until(lambda: b"measure.child" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        process.kill()
+    assert b"OPENBLAS_NUM_THREADS=3" in environment
+    assert not [each for each in environment if each.startswith(b"OMP_NUM_THREADS=")]

@@ -78,7 +78,9 @@ def measuring_child(device: Device, lock_dir: Path) -> MeasuringProcess:
     """The measuring process of a device of this host, as a child of this process; on a GPU it makes its context at
     once."""
     ahead = [json.dumps(device.to_json()), str(lock_dir)] if device.kind == "cuda" else []
-    return ChildProcess("tirgemm.tuning.measure.child", ahead)
+    # A baseline is to use what the device has, as a kernel does, whatever this process may (Ray sets the variable).
+    threads = {"OMP_NUM_THREADS": None, "OPENBLAS_NUM_THREADS": str(device.units) if device.kind == "cpu" else None}
+    return ChildProcess("tirgemm.tuning.measure.child", ahead, threads)
 
 
 class Measurer(Closing):
