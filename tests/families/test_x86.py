@@ -37,10 +37,25 @@ def test_a_cpu_without_a_needed_feature_is_refused_by_that_feature(missing: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("7x9x11:f16:nt:acc=f16", "acc=f16"), ("65536x32768x33:f16:nt", "32 bits")]
+    ("text", "reason"),
+    [
+        ("7x9x11:f16:nt:acc=f16", "acc=f16"),
+        ("65536x32768x33:f16:nt", "32 bits"),
+        ("65536x32768x33:f16:nt", "an operand of 65536x32768x33:f16:nt reaches beyond 2147483647 elements"),
+        # k is padded to 16, the column of B to a vector of 16, the rows of A to a multiple of 28.
+        ("1x1x1:f32:nt:batch=8388608", "32 bits; 2147483648 elements of an operand, padded to whole tiles, exceed"),
+        ("134217728x1x1:f32:nt", "32 bits; 2147483968 elements of an operand, padded to whole tiles, exceed"),
+    ],
 )
 def test_problems_that_it_cannot_write_are_refused_with_the_reason(text: str, reason: str) -> None:
     assert reason in str(X86.supports(Gemm.parse(text), cpu()))
+
+
+@pytest.mark.parametrize("text", ["1x1x1:f32:nt:batch=8388607", "100000000x1x1:f32:nt", "1x130000000x1:f16:nn"])
+def test_problems_whose_padded_operands_32_bits_reach_are_written(text: str) -> None:
+    gemm = Gemm.parse(text)
+    assert X86.supports(gemm, cpu()) is None
+    assert rejected(X86, gemm, X86.default(gemm, cpu(), "sustained"), cpu()) is None
 
 
 def test_the_space_of_a_large_problem_is_searchable() -> None:
