@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,14 @@ import pytest
 from tests.helpers.artifact_samples import SIGNER, TRUST, cpu, fake_cubin, kernel, operands, packed, rows_launch
 from tirgemm import detect_cpu
 from tirgemm.artifact import Trust, build, load, loader, native, read
-from tirgemm.errors import CorruptArtifact, DeviceUnavailable, IncompatibleArtifact, MissingExtra, UntrustedArtifact
+from tirgemm.errors import (
+    CorruptArtifact,
+    DeviceUnavailable,
+    IncompatibleArtifact,
+    InvalidRequest,
+    MissingExtra,
+    UntrustedArtifact,
+)
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch, scalar_args, tensor_args
@@ -94,6 +101,15 @@ def test_the_running_copy_cannot_be_written_by_this_process_either() -> None:
         with pytest.raises(PermissionError), copy.open("r+b", buffering=0) as file:
             file.write(b"nothing")
     assert right(loaded)
+
+
+def test_bytes_may_be_any_of_pythons_and_what_is_neither_they_nor_a_path_is_refused() -> None:
+    data = packed(GEMM)
+    for given in (bytearray(data), memoryview(data)):
+        assert right(load(given, trust=TRUST))
+    for odd in (3, None, [data], np.frombuffer(data, np.uint8)):
+        with pytest.raises(InvalidRequest, match=rf"artifact is a {type(odd).__name__}; give its bytes, or the path"):
+            load(cast(Any, odd), trust=TRUST)
 
 
 def test_the_default_trust_is_the_users_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
