@@ -20,8 +20,8 @@ int QuotaThreads(const std::string& proc, const std::string& cgroup);
 //
 // Safe from several threads at once: the workers serve one job at a time, and a caller who finds them busy works alone
 // until they are free. The workers are started at the first parallel call, as many as UsableThreads() says then, with
-// the affinity of the process's first thread; after fork the child starts workers of its own. Returns whether every call
-// returned true.
+// the affinity of the process's first thread; after fork the child starts workers of its own. Returns whether every
+// call returned true.
 bool ParallelFor(bool (*block)(void* context, int64_t index), void* context, int64_t count, int threads);
 
 }  // namespace tirgemm
