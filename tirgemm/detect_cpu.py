@@ -81,10 +81,12 @@ def describe(
 
 
 def usable_threads(proc: Path, cgroup: Path) -> int:
-    """Hardware threads that this process may use: its affinity, capped by its cgroups' CPU quotas (rounded up)."""
-    threads = len(os.sched_getaffinity(0))
+    """Hardware threads that this process may use: the affinity of its first thread (another may have pinned itself),
+    capped by its cgroups' CPU quotas (rounded up)."""
+    threads = len(os.sched_getaffinity(os.getpid()))
     quotas = [_words(group / "cpu.max") for group in _groups(proc, cgroup)]  # v2: "QUOTA PERIOD" or "max PERIOD"
-    quotas.append(_words(cgroup / "cpu" / "cpu.cfs_quota_us") + _words(cgroup / "cpu" / "cpu.cfs_period_us"))  # v1
+    for group in _groups(proc, cgroup, "cpu"):
+        quotas.append(_words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us"))
     for quota in quotas:
         if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
             threads = min(threads, max(1, -(-int(quota[0]) // int(quota[1]))))
@@ -98,17 +100,21 @@ def memory_bytes(proc: Path, cgroup: Path) -> int:
         if line.startswith("MemTotal:"):
             total = int(line.split()[1]) * 1024
     limits = [group / "memory.max" for group in _groups(proc, cgroup)]
-    for path in (*limits, cgroup / "memory" / "memory.limit_in_bytes"):
+    limits += [group / "memory.limit_in_bytes" for group in _groups(proc, cgroup, "memory")]
+    for path in limits:
         limit = _words(path)
         if limit and limit[0].isdigit():
             total = min(total, int(limit[0]))
     return total
 
 
-def _groups(proc: Path, root: Path) -> list[Path]:
-    """The cgroup (v2) of this process and those that it is in, up to ``root``: the limits of each hold. A container
-    sees its own as the root; that of a service or a job, as systemd and Slurm make them, is below it."""
-    paths = (line.partition("::/")[2] for line in _lines(proc / "self" / "cgroup") if line.startswith("0::/"))
+def _groups(proc: Path, mounted: Path, controller: str = "") -> list[Path]:
+    """The cgroup of this process and those that it is in, up to the root: the limits of each hold. Of v2, or with a
+    ``controller`` of that one's hierarchy of v1. A container sees its own as the root; that of a service or a job, as
+    systemd and Slurm make them, is below it."""
+    root = mounted / controller
+    lines = [line.split(":", 2) for line in _lines(proc / "self" / "cgroup")]  # NUMBER:CONTROLLER,...:/GROUP
+    paths = (line[2].lstrip("/") for line in lines if len(line) == 3 and controller in line[1].split(","))
     group = root / next(paths, "")
     return [group, *takewhile(lambda parent: parent != root.parent, group.parents)]
 

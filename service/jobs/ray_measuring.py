@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -32,8 +31,6 @@ class DeviceActor:
     """One device of a node, and its measuring process, which dies with this actor."""
 
     def __init__(self, kind: str) -> None:
-        # Ray's own, of the processors that an actor was given; a baseline is to use what the device has.
-        os.environ.pop("OMP_NUM_THREADS", None)
         self._kind = kind
         self._child: MeasuringProcess | None = None
         self._starting = threading.Lock()

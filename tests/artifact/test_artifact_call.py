@@ -129,6 +129,7 @@ def test_any_dlpack_array_is_taken_with_an_output() -> None:
         ({"alpha": None}, CallTypeError, "alpha= is missing"),
         ({"beta": None}, CallTypeError, "beta= is missing"),
         ({"beta": "much"}, CallTypeError, "beta is 'much'; it must be a number"),
+        ({"alpha": 10**5000}, CallTypeError, "alpha is an integer beyond what a float holds"),
         ({"a": np.zeros((7, 5), np.complex64)}, CallTypeError, "a has dtype complex64"),
         ({"a": np.zeros((7, 5), ">f4")}, CallTypeError, "a has dtype >f4"),
         ({"a": np.zeros((7, 5), np.float64)}, CallTypeError, "a has dtype float64; it must be float32"),

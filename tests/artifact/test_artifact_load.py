@@ -6,15 +6,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import SIGNER, TRUST, cpu, fake_cubin, kernel, operands, packed, rows_launch
 from tirgemm import detect_cpu
-from tirgemm.artifact import Trust, load, loader, native, read
-from tirgemm.errors import CorruptArtifact, DeviceUnavailable, IncompatibleArtifact, MissingExtra, UntrustedArtifact
+from tirgemm.artifact import Trust, build, load, loader, native, read
+from tirgemm.errors import (
+    CorruptArtifact,
+    DeviceUnavailable,
+    IncompatibleArtifact,
+    InvalidRequest,
+    MissingExtra,
+    UntrustedArtifact,
+)
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch, scalar_args, tensor_args
@@ -96,6 +103,15 @@ def test_the_running_copy_cannot_be_written_by_this_process_either() -> None:
     assert right(loaded)
 
 
+def test_bytes_may_be_any_of_pythons_and_what_is_neither_they_nor_a_path_is_refused() -> None:
+    data = packed(GEMM)
+    for given in (bytearray(data), memoryview(data)):
+        assert right(load(given, trust=TRUST))
+    for odd in (3, None, [data], np.frombuffer(data, np.uint8)):
+        with pytest.raises(InvalidRequest, match=rf"artifact is a {type(odd).__name__}; give its bytes, or the path"):
+            load(cast(Any, odd), trust=TRUST)
+
+
 def test_the_default_trust_is_the_users_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(UntrustedArtifact, match="trusted_keys does not hold"):
@@ -125,6 +141,28 @@ def test_the_launcher_itself_refuses_a_feature_that_it_knows() -> None:
     artifact = packed(GEMM, device=cpu().with_(features=tuple(lacking)))
     with pytest.raises(IncompatibleArtifact, match=f"CPU lacks: {lacking[0]}"):
         load(artifact, trust=TRUST, check_device=False)
+
+
+def test_the_launcher_knows_every_feature_that_is_detected(tmp_path: Path) -> None:
+    main = """
+#include <cstdio>
+void tirgemm::Throw(Fault, const std::string&) { throw 0; }
+int main() { for (const auto& [name, has] : tirgemm::KnownCpuFeatures()) std::printf("%s %d\\n", name.c_str(), has); }
+"""
+    (tmp_path / "features.cc").write_text(f'#include "{build.SOURCES}/cpu_features.cc"\n{main}')
+    command = [
+        "g++",
+        "-std=c++17",
+        f"-I{build.SOURCES}",
+        str(tmp_path / "features.cc"),
+        "-o",
+        str(tmp_path / "features"),
+    ]
+    subprocess.run(command, check=True)
+    shown = subprocess.run([str(tmp_path / "features")], capture_output=True, text=True, check=True).stdout
+    here, known = cpu(), dict(line.split() for line in shown.splitlines())
+    features = detect_cpu._FEATURES.values() if here.arch.startswith("x86-64") else ()
+    assert known == {name: str(int(name in here.features)) for name in features}
 
 
 def test_without_a_driver_a_cubin_loads_and_the_call_says_what_is_missing() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -108,6 +109,10 @@ def test_an_m_out_of_range_is_refused_as_of_a_single_kernel() -> None:
             kernel.raw(np.ones((m, 5), np.float32), b, np.ones((m, 9), np.float32))
         with pytest.raises(InvalidRequest, match=f"m is {m}; this kernel takes m from 1 to 64"):
             kernel.member(m)
+    for odd in ("x", 1.5, None, 2**70, np.float64(2)):
+        with pytest.raises(InvalidRequest, match=rf"m is {re.escape(repr(odd))}; this kernel takes m from 1 to 64"):
+            kernel.member(cast(Any, odd))
+    assert kernel.member(cast(Any, np.int32(17))).gemm.m == Range(2, 17)
     with pytest.raises(CallError, match=r"b has shape \(5, 9\); it must be \(9, 5\)"):
         kernel(np.ones((20, 5), np.float32), b.T)
     with pytest.raises(CallError, match=r"a has shape \(5,\); it must be \(1, 5\)"):

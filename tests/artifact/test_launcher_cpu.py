@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import TRUST, kernel, operands, packed, raw_kernel, shared_object
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tirgemm import detect_cpu, expr
 from tirgemm.artifact import build, load, native
 from tirgemm.errors import CorruptArtifact, InvalidRequest, LaunchFailed
@@ -234,6 +235,32 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
     assert child.exitcode == 0
 
 
+def _call_from_a_pinned_thread() -> None:
+    cpus, before = os.sched_getaffinity(0), {*Path("/proc/self/task").iterdir()}
+
+    def pinned() -> None:
+        os.sched_setaffinity(0, {min(cpus)})
+        call(kernel(GEMM).raw)
+
+    thread = threading.Thread(target=pinned)
+    thread.start()
+    thread.join()
+
+    def workers_are_free() -> bool:
+        started = {int(task.name) for task in {*Path("/proc/self/task").iterdir()} - before} - {thread.native_id}
+        return [os.sched_getaffinity(worker) for worker in started] == [cpus] * (native.host_threads() - 1)
+
+    until(workers_are_free)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers_have_the_affinity_of_the_process_whichever_thread_calls_first() -> None:
+    child = multiprocessing.get_context("fork").Process(target=_call_from_a_pinned_thread)
+    child.start()
+    child.join(2 * PATIENCE_S)
+    assert child.exitcode == 0
+
+
 def test_the_launcher_uses_no_more_threads_than_the_affinity_allows() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
@@ -253,6 +280,10 @@ int main(int, char** argv) { std::printf("%d", std::min(64, tirgemm::QuotaThread
     command = ["g++", "-std=c++17", "-pthread", f"-I{build.SOURCES}", str(tmp_path / "quota.cc"), "-o"]
     subprocess.run([*command, str(tmp_path / "quota")], check=True)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+
+    def period(group: str) -> dict[str, str]:
+        return {f"{group}/cpu.cfs_period_us": "100000"}
+
     cases: list[tuple[dict[str, str], int]] = [
         ({}, 64),
         ({"cpu.max": "max 100000"}, 64),
@@ -263,6 +294,12 @@ int main(int, char** argv) { std::printf("%d", std::min(64, tirgemm::QuotaThread
         ({"self/cgroup": "1:cpu:/x\n0::/a.slice/job.scope", "a.slice/job.scope/cpu.max": "400000 100000"}, 4),
         ({"self/cgroup": "0::/a.slice/job", "a.slice/cpu.max": "250000 100000", "cpu.max": "400000 100000"}, 3),
         ({"self/cgroup": "0::/job", "other/cpu.max": "100000 100000"}, 64),
+        (
+            {"self/cgroup": "2:cpu,cpuacct:/a/job\n0::/", "cpu/a/job/cpu.cfs_quota_us": "300000"} | period("cpu/a/job"),
+            3,
+        ),
+        ({"self/cgroup": "2:cpuacct,cpu:/a/job", "cpu/a/cpu.cfs_quota_us": "100000"} | period("cpu/a"), 1),
+        ({"self/cgroup": "odd\n3:cpuset:/a", "cpu/a/cpu.cfs_quota_us": "100000"} | period("cpu/a"), 64),
     ]
     for number, (files, threads) in enumerate(cases):
         root = tmp_path / str(number)

@@ -248,6 +248,11 @@ def test_cpu_is_described_from_proc(tmp_path: Path) -> None:
     assert detect_cpu.describe((), tmp_path, tmp_path / "cgroup") == cpu
 
 
+def _quota(group: str, quota: int) -> dict[str, str]:
+    """The files of a group of cgroup v1."""
+    return {f"{group}/cpu.cfs_quota_us": str(quota), f"{group}/cpu.cfs_period_us": "100000"}
+
+
 @pytest.mark.parametrize(
     ("files", "threads"),
     [
@@ -263,6 +268,9 @@ def test_cpu_is_described_from_proc(tmp_path: Path) -> None:
         ({"self/cgroup": "0::/user.slice/job.scope", "user.slice/cpu.max": "250000 100000"}, 3),
         ({"self/cgroup": "0::/job", "job/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 4),
         ({"self/cgroup": "0::/job", "other/cpu.max": "100000 100000"}, 8),
+        ({"self/cgroup": "2:cpu,cpuacct:/slurm/job_7\n0::/"} | _quota("cpu/slurm/job_7", 250000), 3),
+        ({"self/cgroup": "2:cpuacct,cpu:/slurm/job_7\n0::/"} | _quota("cpu/slurm", 100000) | _quota("cpu", 400000), 1),
+        ({"self/cgroup": "3:cpuset:/a\n2:cpu:/b\n1:cpuacct:/c"} | _quota("cpu/a", 100000) | _quota("cpu/c", 100000), 8),
     ],
 )
 def test_cgroup_quota_caps_the_threads(
@@ -275,11 +283,20 @@ def test_cgroup_quota_caps_the_threads(
     assert detect_cpu.usable_threads(tmp_path, tmp_path) == threads
 
 
-@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes", "system.slice/job.service/memory.max"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory.max",
+        "memory/memory.limit_in_bytes",
+        "system.slice/job.service/memory.max",
+        "memory/slurm/job_7/memory.limit_in_bytes",
+        "memory/slurm/memory.limit_in_bytes",
+    ],
+)
 def test_cgroup_limit_caps_the_memory(name: str, tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       16384 kB\n")
     (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("0::/system.slice/job.service\n")
+    (tmp_path / "self" / "cgroup").write_text("4:memory:/slurm/job_7\n0::/system.slice/job.service\n")
     (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / name).write_text("4096\n")
     assert detect_cpu.memory_bytes(tmp_path, tmp_path) == 4096

@@ -16,6 +16,7 @@ from tirgemm.detect import device as detect
 from tirgemm.device import Device
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
+from tirgemm.families.x86 import maths
 from tirgemm.gemm import Gemm
 from tirgemm.reference.numbers import activate
 from tirgemm.tuning.build.compile import build
@@ -37,10 +38,25 @@ def test_a_cpu_without_a_needed_feature_is_refused_by_that_feature(missing: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"), [("7x9x11:f16:nt:acc=f16", "acc=f16"), ("65536x32768x33:f16:nt", "32 bits")]
+    ("text", "reason"),
+    [
+        ("7x9x11:f16:nt:acc=f16", "acc=f16"),
+        ("65536x32768x33:f16:nt", "32 bits"),
+        ("65536x32768x33:f16:nt", "an operand of 65536x32768x33:f16:nt reaches beyond 2147483647 elements"),
+        # k is padded to 16, the column of B to a vector of 16, the rows of A to a multiple of 28.
+        ("1x1x1:f32:nt:batch=8388608", "32 bits; 2147483648 elements of an operand, padded to whole tiles, exceed"),
+        ("134217728x1x1:f32:nt", "32 bits; 2147483968 elements of an operand, padded to whole tiles, exceed"),
+    ],
 )
 def test_problems_that_it_cannot_write_are_refused_with_the_reason(text: str, reason: str) -> None:
     assert reason in str(X86.supports(Gemm.parse(text), cpu()))
+
+
+@pytest.mark.parametrize("text", ["1x1x1:f32:nt:batch=8388607", "100000000x1x1:f32:nt", "1x130000000x1:f16:nn"])
+def test_problems_whose_padded_operands_32_bits_reach_are_written(text: str) -> None:
+    gemm = Gemm.parse(text)
+    assert X86.supports(gemm, cpu()) is None
+    assert rejected(X86, gemm, X86.default(gemm, cpu(), "sustained"), cpu()) is None
 
 
 def test_the_space_of_a_large_problem_is_searchable() -> None:
@@ -99,6 +115,31 @@ def test_activations_are_exact_over_the_whole_range(act: str, vectors: bool) -> 
     assert np.abs(d - expected).max(where=np.abs(b) < 1e5, initial=0) < 3e-6
     assert np.isfinite(d).all()
     np.testing.assert_allclose(d[np.abs(b) > 1e30], np.maximum(b, 0)[np.abs(b) > 1e30], rtol=1e-6, atol=1e-30)
+
+
+class NumpyMaths:
+    """As much of TVM's builder as activations of one float32 use, on NumPy's arrays."""
+
+    Select, floor, shift_left = staticmethod(np.where), staticmethod(np.floor), staticmethod(np.left_shift)
+    float32 = np.float32
+
+    @staticmethod
+    def cast(x: np.ndarray, dtype: str) -> np.ndarray:
+        return x.astype(dtype)
+
+    @staticmethod
+    def reinterpret(dtype: str, x: np.ndarray) -> np.ndarray:
+        return x.view(dtype)
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "silu"])
+def test_no_activation_passes_through_subnormal_numbers(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fused gelu took three times as long where many sums were beyond 13."""
+    monkeypatch.setattr(maths, "_lanes", lambda _: 1)
+    x = np.linspace(-1000, 1000, 100_001, dtype=np.float32)
+    with np.errstate(under="raise", over="ignore"):
+        y = maths.activation(NumpyMaths, lambda value: value, act, x)
+    np.testing.assert_allclose(y, activate(x.astype(np.float64), act), rtol=1e-6, atol=3e-6)
 
 
 @pytest.mark.parametrize("act", ["none", "relu", "gelu", "gelu_tanh", "silu"])

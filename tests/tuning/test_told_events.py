@@ -9,9 +9,10 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tirgemm import Budget, Config, Gemm
-from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, Event, FinalistsRaced
+from tirgemm.events import BatchProposed, BuildsCounted, CandidateRecorded, Event, FinalistsRaced, PhaseEntered
 from tirgemm.families import FAMILIES
 from tirgemm.tuning.build import builds_report
+from tirgemm.tuning.set_tuning import SetTuning
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -87,3 +88,27 @@ def test_the_race_tells_each_finalist_beside_the_default_and_why_one_failed() ->
             assert entry.ratio == pytest.approx(50.0 / entry.median_us)
     back = FinalistsRaced.from_json(raced.to_json())
     assert back == raced
+
+
+def test_a_set_tells_what_is_left_of_its_budget_while_it_searches_and_of_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searching, told = [False], {True: set[float | None](), False: set[float | None]()}
+    searched = SetTuning._searched
+
+    def marked(*arguments: Any) -> Any:
+        searching[0] = True
+        summary = searched(*arguments)
+        searching[0] = False
+        return summary
+
+    def note(event: Event) -> None:
+        if isinstance(event, CandidateRecorded | BatchProposed | PhaseEntered):
+            told[searching[0]].add(event.seconds_left)
+
+    monkeypatch.setattr(SetTuning, "_searched", marked)
+    gemm = Gemm.parse("4..64x96x64:f32:nt")
+    SetTuning(gemm, FakeBench(), "sustained", Budget(4, 600.0), families=["x86"], control=Control(note)).run()
+    assert told[True]
+    assert all(left is not None and left <= 600.0 for left in told[True])
+    assert told[False] == {None}

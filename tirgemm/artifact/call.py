@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,11 @@ class Kernel(Closing):
     def member(self, m: int) -> Manifest:
         """The manifest of the kernel that a call with this ``m`` runs, as the launcher chooses it. Raises
         InvalidRequest for an m that is not served."""
-        index = self.functions.member(m)
+        given: Any = m
+        served = isinstance(given, Integral) and self.gemm.m_min <= m <= self.gemm.m_max
+        index = self.functions.member(int(m)) if served else -1
         if index < 0:
-            raise InvalidRequest(f"m is {m}; this kernel takes m from {self.gemm.m_min} to {self.gemm.m_max}")
+            raise InvalidRequest(f"m is {m!r:.80}; this kernel takes m from {self.gemm.m_min} to {self.gemm.m_max}")
         return self.manifest.kernels[index]
 
     def save(self, path: Path | str) -> Path:
@@ -151,6 +154,8 @@ class Kernel(Closing):
             raise CallTypeError(f"{name}= is missing: {self.gemm} has {name}, whose value is an argument of the call")
         try:
             return (float(value),)
+        except OverflowError as error:
+            raise CallTypeError(f"{name} is an integer beyond what a float holds; it must be below 1.8e308") from error
         except (TypeError, ValueError) as error:
             raise CallTypeError(f"{name} is {value!r:.80}; it must be a number") from error
 

@@ -7,14 +7,14 @@ import struct
 from pathlib import Path
 
 from tirgemm.artifact import native
-from tirgemm.artifact.package import read
+from tirgemm.artifact.package import ArtifactData, read
 from tirgemm.artifact.regular_file import write_named
 from tirgemm.artifact.trust import Trust
 
 _MAGIC = b"TIRGEMM2"
 
 
-def export(artifact: bytes | Path | str, out_path: Path | str, trust: Trust | None = None) -> Path:
+def export(artifact: ArtifactData, out_path: Path | str, trust: Trust | None = None) -> Path:
     """Write the single-file ``.so`` of an artifact, whose signature is checked first, and return its path.
 
     ``tvm_ffi.load_module(path)["main"]`` takes tensors and scalars in the launch's order, as ``Kernel.raw`` does. The

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 from tirgemm import detect_cpu
 from tirgemm.artifact import native
@@ -12,7 +11,7 @@ from tirgemm.artifact.call import Kernel
 from tirgemm.artifact.callable_class import callable_class
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.artifact.native import LoadedFunctions
-from tirgemm.artifact.package import Package, read
+from tirgemm.artifact.package import ArtifactData, Package, read
 from tirgemm.artifact.trust import Trust
 from tirgemm.errors import IncompatibleArtifact, InvalidRequest
 
@@ -21,22 +20,22 @@ _MOST_THREADS = 1 << 20
 
 
 def load(
-    artifact: bytes | Path | str, *, trust: Trust | None = None, check_device: bool = True, threads: int | None = None
+    artifact: ArtifactData, *, trust: Trust | None = None, check_device: bool = True, threads: int | None = None
 ) -> Kernel:
     """The kernel of an artifact, given as bytes or as a path.
 
     The file is read once; what was verified is what runs, whatever happens to the file meanwhile. ``trust`` is the
     user's trust file by default. ``threads`` caps those of its calls on a CPU, by default the environment's
-    OMP_NUM_THREADS; 0: as many as this process may use. Raises InvalidRequest for other ``threads``, UntrustedArtifact,
-    CorruptArtifact, IncompatibleArtifact where this machine cannot run it (``check_device=False`` leaves that to the
-    call), MissingExtra without apache-tvm-ffi.
+    OMP_NUM_THREADS; 0: as many as this process may use. Raises InvalidRequest for other ``threads`` or another type of
+    ``artifact``, UntrustedArtifact, CorruptArtifact, IncompatibleArtifact where this machine cannot run it
+    (``check_device=False`` leaves that to the call), MissingExtra without apache-tvm-ffi.
     """
     package, functions = opened(artifact, trust, check_device=check_device, threads=threads)
     return callable_class()(package, functions)
 
 
 def opened(
-    artifact: bytes | Path | str, trust: Trust | None, *, check_device: bool = True, threads: int | None = None
+    artifact: ArtifactData, trust: Trust | None, *, check_device: bool = True, threads: int | None = None
 ) -> tuple[Package, LoadedFunctions]:
     """What ``Kernel`` is made of: the verified package, and the launcher's functions for it."""
     if threads is not None and (type(threads) is not int or not 0 <= threads <= _MOST_THREADS):

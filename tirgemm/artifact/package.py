@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import stat
 import struct
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, canonical, check_binary, sha256
@@ -45,6 +46,10 @@ _ENTRY_BYTES = 46 + 100
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = stat.S_IFREG | 0o644
+
+
+# The bytes of an artifact, or the path of its file.
+ArtifactData: TypeAlias = bytes | bytearray | memoryview | Path | str
 
 
 class Signs(Protocol):
@@ -113,15 +118,17 @@ def pack(contents: Contents | SetContents, signer: Signs) -> bytes:
     return data
 
 
-def read(data: bytes | Path | str, trust: Trust | None = None) -> Package:
+def read(data: ArtifactData, trust: Trust | None = None) -> Package:
     """The verified contents of an artifact, given as bytes or as a path; ``trust`` is the user's trust file by default.
 
     Raises UntrustedArtifact for a key that is not trusted, RevokedArtifact for what a known list revokes,
     CorruptArtifact for everything that ``pack`` did not write, IncompatibleArtifact for a format that only a newer
-    tirgemm reads.
+    tirgemm reads, InvalidRequest for what is neither.
     """
-    if isinstance(data, bytes):
-        return _read(data, trust)
+    if isinstance(data, bytes | bytearray | memoryview):
+        return _read(bytes(data), trust)
+    if not isinstance(data, str | os.PathLike):
+        raise InvalidRequest(f"artifact is a {type(data).__name__}; give its bytes, or the path of its file")
     try:
         return _read(read_file(Path(data)), trust)
     except ArtifactError as error:

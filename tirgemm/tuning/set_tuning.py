@@ -7,6 +7,7 @@ timed at the others; a dynamic program cuts the range, and each part's kernel is
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -54,7 +55,7 @@ MEMBER = replace(QUICK, untimed="not measured: of a kernel set the last kernel a
 # many again.
 BETWEEN = 0.4
 # Of the measurements behind the search, which are few; none of them is left out for want of time.
-BEHIND_SECONDS = 3600.0
+BEHIND_SECONDS = math.inf
 # In the order in which they say how a search of many sizes ended.
 _ENDS: tuple[SearchEnd, ...] = ("interrupted", "seconds", "trials", "expected_gain", "complete", "exhausted")
 

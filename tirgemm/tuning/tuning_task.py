@@ -3,6 +3,7 @@ told."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -126,8 +127,10 @@ class TuningTask:
         self._tell_phase(*((Phase.WAITING, reason) if reason else self._phase))
 
     def seconds_left(self) -> float | None:
-        """What is left of the budget; None outside the search."""
-        return None if self.deadline is None else round(max(0.0, self.deadline - time.monotonic()), 1)
+        """What is left of the budget; None outside the search, and behind it where a range is cut."""
+        if self.deadline is None or math.isinf(self.deadline):
+            return None
+        return round(max(0.0, self.deadline - time.monotonic()), 1)
 
     def between_batches(self) -> None:
         if self._control.between_batches is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
+import os
 import shutil
 import signal
 import statistics
@@ -35,7 +36,10 @@ from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child
-from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.measure.conditions import CACHE_VARIABLE
+from tirgemm.tuning.measure.host_session import HostSession
+from tirgemm.tuning.measure.measurer import measuring_child
+from tirgemm.tuning.measure.requests import RaceOptions, Time
 from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
 from verification.service.processes import alive
@@ -356,3 +360,32 @@ def test_a_kernel_is_measured_on_all_threads_whatever_the_environment_says(
     artifact.load(package("RIGHT"), trust=TRUST)
     attributes = [json.loads(text)["launch"]["kernels"][0]["attributes"] for text in launches]
     assert attributes == [[], [["threads", 1]]]
+
+
+def test_baselines_are_measured_on_all_threads_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    process = measuring_child(DEVICE.with_(units=3), tmp_path)
+    assert isinstance(process, ChildProcess)
+    try:
+        until(lambda: b"measure.child" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        process.kill()
+    assert b"OPENBLAS_NUM_THREADS=3" in environment
+    assert not [each for each in environment if each.startswith(b"OMP_NUM_THREADS=")]
+
+
+def test_evicting_the_cache_takes_no_more_than_an_eighth_of_the_memory(
+    package: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "10")
+    kernel = artifact.load(package("RIGHT"), trust=TRUST)
+    isolated = Time(RaceOptions("isolated", min_samples=1, budget_s=0.0))
+    least = 4 * len(os.sched_getaffinity(0))  # what the processors' own caches take
+    for memory, evicted, streamed in ((8192, 20, 40), (120, 15, 15)):
+        session = HostSession(DEVICE.with_(memory_bytes=memory << 20), lambda: None)
+        assert session.time(kernel, {}, isolated).conditions["evicted_bytes"] == max(evicted, least) << 20
+        assert session.stream().conditions["bytes"] == max(streamed, least) << 20

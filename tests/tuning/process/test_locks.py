@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE_S, until
+from tirgemm.artifact import Trust
+from tirgemm.detect import device
 from tirgemm.errors import AlreadyRunning, InvalidRequest
+from tirgemm.tuning.build.processes import BuildProcesses
+from tirgemm.tuning.measure.measurer import Measurer
 from tirgemm.tuning.process import locks
 from tirgemm.tuning.process.locks import DeviceLock, FileLock
+from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.workbench import Workbench
 
 _HOLD = """
 import sys, time
@@ -147,3 +153,15 @@ def test_lock_files_are_made_for_every_user_and_never_through_a_link(tmp_path: P
     assert not (tmp_path / "elsewhere").exists()
     with pytest.raises(InvalidRequest):
         DeviceLock("../cpu", folder)
+
+
+def test_a_folder_that_cannot_be_used_is_refused_by_name_before_a_process_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "locks"  # which not even root can make
+    refusal = rf"lock folder {folder} cannot be used: cpu\.gate: Not a directory; .*--lock-dir or TIRGEMM_LOCK_DIR"
+    with pytest.raises(InvalidRequest, match=refusal):
+        BuildProcesses(1, cpu_lock="cpu", lock_dir=folder)
+    with pytest.raises(InvalidRequest, match=refusal):
+        Measurer(device("cpu"), Trust.of(), lock_dir=folder)
+    with pytest.raises(InvalidRequest, match=refusal):
+        Workbench(device("cpu"), MemoryStore(), lock_dir=folder)

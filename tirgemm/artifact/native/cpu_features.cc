@@ -1,12 +1,22 @@
 #include "cpu_features.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "errors.h"
 
 namespace tirgemm {
 
-void RequireCpuFeatures(const std::vector<std::string>& features) {
+std::vector<std::pair<std::string, bool>> KnownCpuFeatures() {
 #if defined(__x86_64__)
-  const std::pair<const char*, bool> kKnown[] = {
+  // By CPUID itself where compilers differ in what __builtin_cpu_supports takes.
+  constexpr unsigned kAvx512Fp16 = 1u << 23;  // cpuid.h of GCC 10 lacks it
+  unsigned eax, ebx, ecx, edx, basic = 0, extended = 0, structured = 0;
+  __get_cpuid(1, &eax, &ebx, &basic, &edx);
+  __get_cpuid(0x80000001, &eax, &ebx, &extended, &edx);
+  __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &structured);
+  return {
       {"sse3", __builtin_cpu_supports("sse3")},
       {"ssse3", __builtin_cpu_supports("ssse3")},
       {"sse4.1", __builtin_cpu_supports("sse4.1")},
@@ -24,10 +34,23 @@ void RequireCpuFeatures(const std::vector<std::string>& features) {
       {"avx512vl", __builtin_cpu_supports("avx512vl")},
       {"avx512vnni", __builtin_cpu_supports("avx512vnni")},
       {"avx512bf16", __builtin_cpu_supports("avx512bf16")},
+      {"cx16", basic & bit_CMPXCHG16B},
+      {"movbe", basic & bit_MOVBE},
+      {"f16c", (basic & bit_F16C) && __builtin_cpu_supports("avx")},
+      {"lzcnt", extended & bit_LZCNT},
+      {"avx512fp16", (structured & kAvx512Fp16) && __builtin_cpu_supports("avx512f")},
   };
+#else
+  return {};
+#endif
+}
+
+void RequireCpuFeatures(const std::vector<std::string>& features) {
+#if defined(__x86_64__)
+  static const auto known = KnownCpuFeatures();  // a virtual machine answers CPUID slowly
   std::string missing;
   for (const std::string& feature : features) {
-    for (const auto& [name, present] : kKnown) {
+    for (const auto& [name, present] : known) {
       if (feature == name && !present) missing += (missing.empty() ? "" : ", ") + feature;
     }
   }

@@ -15,6 +15,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 namespace tirgemm {
 namespace {
@@ -51,16 +52,35 @@ struct Job {
   }
 };
 
+// Bit i: CPU i.
+using CpuMask = std::vector<unsigned long>;
+
+// The CPUs of the process's first thread: any other one may have pinned itself. Empty where the kernel does not say.
+CpuMask ProcessCpus() {
+  // The mask's size is the kernel's, not glibc's 1024.
+  for (int cpus = 1024; cpus <= 65536; cpus *= 4) {
+    CpuMask mask(CPU_ALLOC_SIZE(cpus) / sizeof(unsigned long));
+    if (sched_getaffinity(getpid(), CPU_ALLOC_SIZE(cpus), reinterpret_cast<cpu_set_t*>(mask.data())) == 0) return mask;
+  }
+  return {};
+}
+
 class Pool {
  public:
   explicit Pool(int workers) {
+    // Otherwise theirs would be those of the thread that starts them.
+    const CpuMask cpus = ProcessCpus();
     // Signals go to the threads of the program, not to these.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < workers; ++i) {
       try {
-        std::thread([this] { Work(); }).detach();
+        std::thread([this, cpus] {
+          if (!cpus.empty())
+            sched_setaffinity(0, cpus.size() * sizeof(cpus[0]), reinterpret_cast<const cpu_set_t*>(cpus.data()));
+          Work();
+        }).detach();
         ++workers_;
       } catch (const std::system_error&) {
         break;  // the process may not have more threads: fewer will do
@@ -176,6 +196,25 @@ Pool* ThePool() {
   return found;
 }
 
+// The folder of this process's cgroup in the hierarchy of a controller ("": the unified one), which is at `root`, and
+// those that it is in, up to `root`.
+std::vector<std::string> Groups(const std::string& proc, const std::string& controller, const std::string& root) {
+  std::string group;
+  std::ifstream lines(proc + "/self/cgroup");  // NUMBER:CONTROLLER,...:/GROUP
+  for (std::string line; group.empty() && std::getline(lines, line);) {
+    const size_t first = line.find(':'), second = line.find(":/", first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers.find("," + controller + ",") != std::string::npos) group = line.substr(second + 1);
+  }
+  std::vector<std::string> folders{root + group};
+  while (!group.empty()) {
+    group.resize(group.find_last_of('/'));
+    folders.push_back(root + group);
+  }
+  return folders;
+}
+
 }  // namespace
 
 int QuotaThreads(const std::string& proc, const std::string& cgroup) {
@@ -183,33 +222,24 @@ int QuotaThreads(const std::string& proc, const std::string& cgroup) {
   const auto take = [&threads](double quota, double period) {
     if (quota > 0 && period > 0) threads = std::min(threads, std::max(1, static_cast<int>(quota / period + 0.999)));
   };
-  std::string group;  // of the unified hierarchy
-  std::ifstream groups(proc + "/self/cgroup");
-  for (std::string line; group.empty() && std::getline(groups, line);)
-    if (line.compare(0, 4, "0::/") == 0) group = line.substr(3);
-  for (bool more = true; more;) {
-    std::ifstream unified(cgroup + group + "/cpu.max");
+  for (const std::string& group : Groups(proc, "", cgroup)) {
+    std::ifstream unified(group + "/cpu.max");
     std::string quota;
     double period = 0;
     if (unified >> quota >> period && quota != "max") take(std::stod(quota), period);
-    more = !group.empty();
-    if (more) group.resize(group.find_last_of('/'));
   }
-  std::ifstream legacy_quota(cgroup + "/cpu/cpu.cfs_quota_us"), legacy_period(cgroup + "/cpu/cpu.cfs_period_us");
-  double quota = 0, period = 0;
-  if (legacy_quota >> quota && legacy_period >> period) take(quota, period);
+  for (const std::string& group : Groups(proc, "cpu", cgroup + "/cpu")) {
+    std::ifstream legacy_quota(group + "/cpu.cfs_quota_us"), legacy_period(group + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    if (legacy_quota >> quota && legacy_period >> period) take(quota, period);
+  }
   return threads;
 }
 
 int UsableThreads() {
-  // The mask's size is the kernel's, not glibc's 1024.
+  CpuMask cpus = ProcessCpus();
   int allowed = 0;
-  for (int cpus = 1024; cpus <= 65536 && allowed == 0; cpus *= 4) {
-    cpu_set_t* set = CPU_ALLOC(cpus);
-    const size_t size = CPU_ALLOC_SIZE(cpus);
-    if (sched_getaffinity(0, size, set) == 0) allowed = CPU_COUNT_S(size, set);
-    CPU_FREE(set);
-  }
+  if (!cpus.empty()) allowed = CPU_COUNT_S(cpus.size() * sizeof(cpus[0]), reinterpret_cast<cpu_set_t*>(cpus.data()));
   if (allowed == 0) allowed = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   return std::min(allowed, QuotaThreads("/proc", "/sys/fs/cgroup"));
 }

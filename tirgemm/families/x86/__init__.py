@@ -13,13 +13,11 @@ from tirgemm.families.base import Program, require_valid
 from tirgemm.families.summation import refused_rows
 from tirgemm.families.x86 import heuristic
 from tirgemm.families.x86.rules import RULES
-from tirgemm.families.x86.space import space
+from tirgemm.families.x86.space import padded_elements, space
 from tirgemm.gemm import MAX_SIZE, Gemm, Regime
 from tirgemm.workload import index_dtype
 
 _NEEDED = ("avx2", "f16c", "fma")
-# What padding may add to rows, columns and k of a packed operand.
-_PAD = 64
 
 
 class X86:
@@ -39,10 +37,13 @@ class X86:
             )
         if gemm.acc != "f32":
             return f"x86 accumulates in f32; acc={gemm.acc} is not written for CPUs"
-        rows, columns, depth = gemm.m_max + _PAD, gemm.n + _PAD, gemm.k + _PAD
-        largest = gemm.batch * max(rows * depth, columns * depth, rows * columns)
-        if index_dtype(gemm) != "int32" or largest > MAX_SIZE:
-            return f"x86 indexes with 32 bits; an operand of {largest} elements exceeds {MAX_SIZE}"
+        if index_dtype(gemm) != "int32":
+            return f"x86 indexes with 32 bits; an operand of {gemm} reaches beyond {MAX_SIZE} elements"
+        largest = padded_elements(gemm, device)
+        if largest > MAX_SIZE:
+            return (
+                f"x86 indexes with 32 bits; {largest} elements of an operand, padded to whole tiles, exceed {MAX_SIZE}"
+            )
         return refused_rows(self.name, gemm, device)
 
     def space(self, gemm: Gemm, device: Device) -> Space:

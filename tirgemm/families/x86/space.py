@@ -56,6 +56,19 @@ def space(gemm: Gemm, device: Device) -> Space:
     return Space("x86", tuple(Knob(name, choices, _MEANINGS[name]) for name, choices in knobs))
 
 
+def padded_elements(gemm: Gemm, device: Device) -> int:
+    """Elements of the largest operand, padded to whole register tiles and chunks of k, in the config that pads most."""
+    choices = {knob.name: knob.choices for knob in space(gemm, device).knobs}
+    rows = max(_whole(gemm.m_max, int(tile_m)) for tile_m in choices["tile_m"])
+    columns = max(_whole(gemm.n, int(v) * int(lanes)) for v in choices["vectors"] for lanes in choices["lanes"])
+    depth = _whole(gemm.k, CHUNK)
+    return gemm.batch * max(rows * depth, columns * depth, rows * columns)
+
+
+def _whole(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
+
+
 def usual_block_k(gemm: Gemm) -> int:
     """How much of k a register tile sums up by default, of k alone (0: all): what every kernel of an invariant problem
     does."""

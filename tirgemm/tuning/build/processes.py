@@ -21,7 +21,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Flag
-from tirgemm.tuning.process.locks import default_lock_dir
+from tirgemm.tuning.process.locks import DeviceLock, default_lock_dir
 
 if TYPE_CHECKING:
     from tirgemm.tuning.build.binary import Binary
@@ -103,6 +103,8 @@ class BuildProcesses:
         rehearsed: Device | None = None,
     ) -> None:
         self.count = count or len(os.sched_getaffinity(0))
+        if cpu_lock:
+            DeviceLock(cpu_lock, lock_dir).make_files()
         rehearsal = json.dumps(rehearsed.device_class.to_json()) if rehearsed is not None else ""
         self._arguments = (builder, cpu_lock, str(lock_dir or default_lock_dir()), rehearsal)
         self._queue = _TurnQueue(self.count // 2)

@@ -2,9 +2,9 @@
 
 Sustained: calls back to back over operands that rotate over at least four times the last-level cache; a sample is a
 block of calls (about a millisecond) over their number. Isolated: before every call each hardware thread reads its part
-of a buffer twice the size of the last-level cache; a sample is one call. Opponents take turns of about 20 ms, and a
-turn begins when no thread spins any more: OpenBLAS's and OpenMP's do so for a while after a product, to be quick at the
-next.
+of a buffer twice the size of the last-level cache, or an eighth of the memory where that is less (the conditions'
+``evicted_bytes``); a sample is one call. Opponents take turns of about 20 ms, and a turn begins when no thread spins
+any more: OpenBLAS's and OpenMP's do so for a while after a product, to be quick at the next.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class HostSession:
             | options.conditions(self.device, gemm, sets, buffers[0].memory.nbytes, self._cache)
             | {name: choice for name, choice in self._ways.get((gemm, options.regime), {}).items() if name in calls}
         )
+        if options.regime == "isolated" and self._evict is not None:
+            conditions["evicted_bytes"] = self._evict.nbytes
         if absent:
             conditions["absent"] = absent
         ours = tuple(samples.pop(""))
@@ -142,8 +144,9 @@ class HostSession:
         return itertools.cycle(baseline.chosen(known[name], operands.views))
 
     def stream(self) -> SampleSet:
-        """Samples of reading ``conditions["bytes"]`` bytes of memory that no cache holds."""
-        read = _Evictor(_ROTATION * self._cache)
+        """Samples of reading ``conditions["bytes"]`` bytes of memory, which no cache holds where the memory is large
+        enough for that."""
+        read = self._evictor(_ROTATION)
         read()
         samples = []
         for _ in range(_STREAM_SAMPLES):
@@ -155,6 +158,10 @@ class HostSession:
 
     def require_usable(self) -> None:
         """A CPU always is."""
+
+    def _evictor(self, caches: int) -> _Evictor:
+        """Of so many times the last-level cache: a virtual machine, shown all of its host's, may have less memory."""
+        return _Evictor(min(caches * self._cache, self.device.memory_bytes // _MEMORY_SHARE))
 
     def _sets(self, gemm: Gemm, contenders: int) -> int:
         one = _set_bytes(gemm)
@@ -179,7 +186,7 @@ class HostSession:
         next(calls)()
         self._alive()
         if self._evict is None:
-            self._evict = _Evictor(_EVICTION * self._cache)
+            self._evict = self._evictor(_EVICTION)
         evict = self._evict
 
         def block() -> list[float]:

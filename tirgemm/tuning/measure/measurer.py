@@ -21,7 +21,7 @@ from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOu
 from tirgemm.tuning.measure.requests import Open, RaceOptions, ReadBandwidth, Request, Time, Verify
 from tirgemm.tuning.process.child_rpc import START_S, ChildDied, ChildProcess, ChildTimedOut
 from tirgemm.tuning.process.interrupts import Delayed, Flag
-from tirgemm.tuning.process.locks import OnWait, default_lock_dir
+from tirgemm.tuning.process.locks import DeviceLock, OnWait, default_lock_dir
 from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records import SampleSet
 from tirgemm.tuning.verify.result import Verification
@@ -78,7 +78,9 @@ def measuring_child(device: Device, lock_dir: Path) -> MeasuringProcess:
     """The measuring process of a device of this host, as a child of this process; on a GPU it makes its context at
     once."""
     ahead = [json.dumps(device.to_json()), str(lock_dir)] if device.kind == "cuda" else []
-    return ChildProcess("tirgemm.tuning.measure.child", ahead)
+    # A baseline is to use what the device has, as a kernel does, whatever this process may (Ray sets the variable).
+    threads = {"OMP_NUM_THREADS": None, "OPENBLAS_NUM_THREADS": str(device.units) if device.kind == "cpu" else None}
+    return ChildProcess("tirgemm.tuning.measure.child", ahead, threads)
 
 
 class Measurer(Closing):
@@ -117,7 +119,11 @@ class Measurer(Closing):
         """For how long it has measured or verified, all in all, while it held the device's lock."""
         self.unusable = False
         """Whether the device could not be opened when it was last asked."""
-        device.lock_key  # noqa: B018 - refuses a device that is only named, now rather than at the first request
+        # Refuses a device that is only named and, of a process of this host, a folder of locks that cannot be used: now
+        # rather than at the first request.
+        lock = DeviceLock(device.lock_key, self.lock_dir)
+        if start is measuring_child:
+            lock.make_files()
         if device.kind == "cpu":
             timed_cache_bytes()  # as it refuses a variable that cannot be
 

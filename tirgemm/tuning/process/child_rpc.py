@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -87,9 +87,12 @@ class ChildTimedOut(Exception):
 
 class ChildProcess:
     """``python -m module`` behind a request-and-answer interface. Not for use by several threads at once. Raises
-    Cancelled where this process is ending."""
+    Cancelled where this process is ending. ``variables`` are environment variables that the child has otherwise than
+    this process, None for one that it lacks."""
 
-    def __init__(self, module: str, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, module: str, arguments: Sequence[str] = (), variables: Mapping[str, str | None] | None = None
+    ) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         to_child, self._send_fd = os.pipe()
         self._receive_fd, from_child = os.pipe()
@@ -104,7 +107,7 @@ class ChildProcess:
                 stderr=self._output,
                 pass_fds=(to_child, from_child),
                 process_group=0,
-                env=_environment(),
+                env=_environment(variables or {}),
             )
             self._process = _forked(start)
         except BaseException:
@@ -385,8 +388,11 @@ def _cause(code: int) -> str:
         return f"signal {-code}"
 
 
-def _environment() -> dict[str, str]:
-    """The parent's environment, with the folder of this very package first, so that both ends run the same code."""
+def _environment(variables: Mapping[str, str | None]) -> dict[str, str]:
+    """The parent's environment but for ``variables``, with the folder of this very package first, so that both ends run
+    the same code."""
     root = str(Path(__file__).resolve().parents[3])
     known = os.environ.get("PYTHONPATH")
-    return dict(os.environ) | {"PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root}
+    own: dict[str, str | None] = {"PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root}
+    changed = {**os.environ, **own, **variables}
+    return {name: value for name, value in changed.items() if value is not None}

@@ -154,6 +154,18 @@ class DeviceLock:
         self._gate = FileLock(folder / f"{lock_key}.gate", shared=shared, on_wait=on_wait)
         self._lock = FileLock(folder / f"{lock_key}.lock", shared=shared, on_wait=on_wait)
 
+    def make_files(self) -> None:
+        """Make its files where they are absent. Raises InvalidRequest where they cannot be used: before a process is
+        started that would fail on them."""
+        for path in (self._gate.path, self._lock.path):
+            try:
+                make_lock_file(path)
+            except OSError as error:
+                raise InvalidRequest(
+                    f"lock folder {path.parent} cannot be used: {path.name}: {error.strerror}; choose a folder that "
+                    "this user can write, with lock_dir, --lock-dir or TIRGEMM_LOCK_DIR"
+                ) from error
+
     def acquire(self, timeout_s: float | None = None) -> None:
         """As FileLock.acquire."""
         started = time.monotonic()
