@@ -38,6 +38,12 @@ class Arrays:
     def run(self, raw: Any, args: list[Any]) -> None:
         raw(*args)
 
+    def check_seen(self, tensors: tuple[Any, ...]) -> None:
+        """Raise CallError where something that is to see all computations would not see a kernel that takes these."""
+
+    def count_change(self, out: Any) -> None:
+        """Have the library know that a kernel has changed an array."""
+
 
 class NumPy(Arrays):
     """NumPy arrays; bfloat16 is that of ml_dtypes, which DLPack cannot name."""
@@ -113,6 +119,15 @@ class PyTorch(Arrays):
         memory = torch.empty(span(shape, strides) + align // size, dtype=kind, device=like.device)
         offset = -memory.data_ptr() % align // size
         return memory.as_strided(shape, strides, offset)
+
+    def check_seen(self, tensors: tuple[Any, ...]) -> None:
+        from tirgemm.artifact.private_torch import unseen  # it imports PyTorch
+
+        if refusal := unseen(tensors):
+            raise CallError(refusal)
+
+    def count_change(self, out: Any) -> None:
+        sys.modules["torch"].autograd.graph.increment_version(out)
 
 
 class CuPy(Arrays):

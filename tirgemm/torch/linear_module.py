@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tirgemm.artifact.private_torch import apply_linear, load_linear
 from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.linear_operator import packed_linear
 from tirgemm.torch.packed_weight import PACKED_WEIGHTS
-from tirgemm.torch.private_interfaces import apply_linear, load_linear
 
 _OWN = ("_act", "_prepack", "_invariant", "_dependent_launch")
 _is_scripting = torch.jit.is_scripting

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from tirgemm.artifact.private_torch import deterministic
 from tirgemm.device import Device
 from tirgemm.errors import check_flags
 from tirgemm.gemm import Gemm
@@ -19,7 +20,6 @@ from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_n
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
-from tirgemm.torch.private_interfaces import deterministic
 from tirgemm.torch.problems import NotServed, layout_of
 
 SERVED = "served"
