@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tirgemm import expr
 from tirgemm.artifact import arrays, tensor_calls
@@ -53,6 +53,23 @@ class Kernel(Closing):
         kernels = self.manifest.members
         what = f"{len(kernels)} kernels by m" if kernels else self.config
         return f"<Kernel {self.gemm} on {self.device.key}: {what}>"
+
+    def __copy__(self) -> Kernel:
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._into = self._into  # not in the dictionary where the launcher made the class
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        """The kernel itself: it computes the same for all models that hold it."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError: what is loaded belongs to its process."""
+        raise TypeError(
+            "a loaded kernel cannot be pickled: save it by kernel.save(path), and load that in the other process by "
+            "tirgemm.load(path)"
+        )
 
     @property
     def timings(self) -> Timings:
