@@ -176,7 +176,8 @@ class Kernel(Closing):
         except TirgemmError:
             raise
         except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a sparse or a meta tensor, say
-            raise CallTypeError(f"an argument cannot be passed by DLPack: {error}") from error
+            reason = str(error).partition("\nException raised from")[0]  # PyTorch's frames in C++ follow
+            raise CallTypeError(f"an argument cannot be passed by DLPack: {reason}") from error
         if not is_new:
             library.count_change(out)
         if not self._has_met_torch and library.name == "PyTorch":
