@@ -42,12 +42,14 @@ def run(request: pytest.FixtureRequest, called: Kernel) -> Iterator[Kernel]:
     """A kernel whose call asks PyTorch's C++ functions, its Python functions, or is the first one."""
     from tirgemm.artifact import private_torch, tensor_calls
 
+    library = tensor_calls._library()
+    assert library is not None
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(private_torch, "NATIVE_TRACERS", (None, None))
-            tensor_calls._set_mode_checks(tensor_calls._library())
+            tensor_calls._set_mode_checks(library)
         yield kernel(called.gemm) if request.param == "first call" else called
-    tensor_calls._set_mode_checks(tensor_calls._library())
+    tensor_calls._set_mode_checks(library)
 
 
 def test_pytorch_has_the_functions_that_the_launcher_asks() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -35,7 +35,7 @@ def b() -> Any:
     return torch.randint(-3, 4, (K, N)).float()
 
 
-def products(a: Any, b: Any) -> Iterator[Any]:
+def products(a: Any, b: Any) -> Generator[Any]:
     """Three steps that multiply within one block, each of which gives its counts."""
     from tirgemm.torch import routed
 
@@ -47,7 +47,7 @@ def products(a: Any, b: Any) -> Iterator[Any]:
 
 def test_steps_in_other_contexts_are_as_without_and_the_first_is_routed(a: Any, b: Any) -> None:
     steps = products(a, b)
-    seen = [contextvars.copy_context().run(next, steps, None) for _ in range(4)]
+    seen: list[Any] = [contextvars.copy_context().run(next, steps, None) for _ in range(4)]
     assert seen[3] is None, "it ended without an error"
     assert dict(seen[0].counts) == SERVED
 

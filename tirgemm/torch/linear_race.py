@@ -72,8 +72,9 @@ def excluded_at(m: int, excluded: Mapping[Range, float]) -> tuple[Range, float] 
 def why_unserved(module: nn.Linear, x: Tensor) -> str:
     """Why no kernel may compute a linear's call with ``x`` as things are now, or "": under autocast, say. Neither that
     there is none nor that PyTorch was left its rows is a reason, as a race may decide otherwise."""
-    own = (getattr(module, name, default) for name, default in (("act", "none"), ("invariant", False)))
-    choice = linear_choice(x, module.weight, module.bias, *own, getattr(module, "dependent_launch", False))
+    act, invariant = getattr(module, "act", "none"), getattr(module, "invariant", False)
+    dependent_launch = getattr(module, "dependent_launch", False)
+    choice = linear_choice(x, module.weight, module.bias, act, invariant, dependent_launch)
     return "" if isinstance(choice, PreparedCall) or choice.reason in (SLOWER, NO_KERNEL) else choice.reason
 
 
