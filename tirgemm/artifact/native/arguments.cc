@@ -234,7 +234,7 @@ void Bind(const Plan& plan, PackedArgs args, Call* call) {
   for (int i = 0; i < count; ++i) {
     tensors[i] = AsTensor(args[i]);
     if (!tensors[i])
-      TIRGEMM_FAIL(kCallType) << plan.tensors[i].shown << " must be a tensor, not " << std::string(args[i].GetTypeKey());
+      TIRGEMM_FAIL(kCallType) << specs[i].shown << " must be a tensor, not " << std::string(args[i].GetTypeKey());
   }
   call->m = plan.m_low;
   if (plan.m_tensor >= 0) {
