@@ -139,16 +139,16 @@ class ServiceKernels:
                 preparation.cancelled.wait(self.poll_s)
 
     def _passes(self, error: TirgemmError, gemm: Gemm, faults: dict[Gemm, float]) -> bool:
-        """Whether a job is looked at again after an error: one within the service, for the client's patience from the
-        first one on, whose time is kept in ``faults``."""
+        """Whether a job is looked at again after an error: one within the service, once at least and for the client's
+        patience from the first one on, whose time is kept in ``faults``."""
         if isinstance(error, ServiceUnreachable) or not isinstance(error, ServiceError):
             return False
         if error.http_status is None or error.http_status < 500:
             return False
         if gemm not in faults:
             LOG.warning("%s; asking again for %.0f s", error, self.client.patience)
-        since = faults.setdefault(gemm, time.monotonic())
-        return time.monotonic() - since + self.poll_s <= self.client.patience
+        now = time.monotonic()
+        return now - faults.setdefault(gemm, now) <= self.client.patience
 
     def _submitted(
         self, gemms: Sequence[Gemm], preparation: Preparation, device: Device, arrived: Arrived
