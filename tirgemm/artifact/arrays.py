@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tirgemm.artifact import native
@@ -99,6 +100,7 @@ class PyTorch(Arrays):
     """PyTorch tensors; the launcher follows PyTorch's current stream and allocates workspaces from its pool."""
 
     name = "PyTorch"
+    _unseen: Callable[[tuple[Any, ...]], str] | None = None
 
     def take(self, name: str, array: Any, writes: bool) -> Any:
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
@@ -121,9 +123,11 @@ class PyTorch(Arrays):
         return memory.as_strided(shape, strides, offset)
 
     def check_seen(self, tensors: tuple[Any, ...]) -> None:
-        from tirgemm.artifact.private_torch import unseen  # it imports PyTorch
+        if self._unseen is None:
+            from tirgemm.artifact.private_torch import unseen  # it imports PyTorch
 
-        if refusal := unseen(tensors):
+            self._unseen = unseen
+        if refusal := self._unseen(tensors):
             raise CallError(refusal)
 
     def count_change(self, out: Any) -> None:

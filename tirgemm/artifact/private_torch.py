@@ -181,17 +181,20 @@ def intercepted() -> bool:
     return getattr(*LEVEL) >= 0 or transformed()
 
 
+_UNSEEN = "which does not see a kernel that is called directly: call tirgemm.torch.matmul_op(kernel) instead"
+
+
 def unseen(operands: Sequence[object]) -> str:
     """What of PyTorch would not see a kernel that is called directly with these, and what to do, or "": a tracer, a
     mode, a transform, or forward-mode differentiation of one of them."""
-    advice = "which does not see a kernel that is called directly: call tirgemm.torch.matmul_op(kernel) instead"
     if tracing():
-        return f"the call is traced by torch.jit.trace, {advice}"
+        return f"the call is traced by torch.jit.trace, {_UNSEEN}"
     if dispatch_modes():
-        return f"the call is within a TorchDispatchMode (make_fx, fake tensors, a FLOP counter), {advice}"
+        return f"the call is within a TorchDispatchMode (make_fx, fake tensors, a FLOP counter), {_UNSEEN}"
     if transformed():
-        return f"the call is within a transform of torch.func, {advice}"
-    tensors = (each for each in operands if isinstance(each, torch.Tensor))
-    if getattr(*LEVEL) >= 0 and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        return "the call is differentiated in forward mode, and a kernel has no derivative: detach its operands"
+        return f"the call is within a transform of torch.func, {_UNSEEN}"
+    if getattr(*LEVEL) >= 0:
+        tensors = (each for each in operands if isinstance(each, torch.Tensor))
+        if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+            return "the call is differentiated in forward mode, and a kernel has no derivative: detach its operands"
     return ""

@@ -79,7 +79,7 @@ bool Ran(const py::Api& api, const TensorCall& call, const DLTensor* views, int 
 }
 
 // (tensors..., out) -> whether the kernel took them. PyTorch counts the change of `out` where it records gradients, for
-// which it keeps tensors, and of parameters, of which others keep copies: counting costs a tenth of the call.
+// which it keeps tensors, and of parameters, of which others keep copies: counting takes half a microsecond.
 py::Object* Into(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   const auto& call = *static_cast<TensorCall*>(api.CapsuleGetPointer(self, kName));
