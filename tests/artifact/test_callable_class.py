@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import pickle
 import sys
 import time
 import weakref
@@ -134,6 +135,19 @@ def test_copies_are_called_too(loaded: Kernel, operands: tuple[Any, Any, Any]) -
     loaded._into = lambda *_: True
     assert copied._into is None
     assert python_calls(lambda: copy.copy(loaded)(a, b, out=out)) == 0
+
+
+def test_a_deep_copy_of_what_holds_a_kernel_has_the_kernel(loaded: Kernel, operands: tuple[Any, Any, Any]) -> None:
+    a, b, out = operands
+    held = copy.deepcopy({"kernel": loaded})["kernel"]
+    assert held is loaded
+    assert held(a, b, out=out) is out
+
+
+def test_a_pickle_of_a_kernel_is_refused_with_what_to_do(loaded: Kernel) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError, match=r"^a loaded kernel cannot be pickled: save it by kernel\.save\(path\)"):
+            pickle.dumps({"kernel": loaded}, protocol)
 
 
 def test_a_dropped_kernel_is_freed_with_what_it_holds(operands: tuple[Any, Any, Any]) -> None:

@@ -57,7 +57,7 @@ def test_an_export_runs_and_checks_its_arguments_without_this_package(tmp_path: 
     done = run(path)
     assert done.returncode == 0, done.stderr
     count, shape, scalar, *manifest = done.stdout.split("\n", 3)
-    assert "takes 4 arguments (a, b, d, alpha), not 3" in count
+    assert "takes 4 arguments (a, b, out, alpha), not 3" in count
     assert "b has shape (3, 5); it must be (9, 5)" in shape
     assert "alpha must be a number" in scalar
     assert json.loads(manifest[0])["kernel"]["gemm"]["m"] == "1..7"

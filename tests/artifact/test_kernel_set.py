@@ -117,7 +117,7 @@ def test_an_m_out_of_range_is_refused_as_of_a_single_kernel() -> None:
         kernel(np.ones((20, 5), np.float32), b.T)
     with pytest.raises(CallError, match=r"a has shape \(5,\); it must be \(1, 5\)"):
         kernel.raw(b[0], b, b)
-    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, d\), not 0"):
+    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, out\), not 0"):
         kernel.raw()
     with pytest.raises(CallTypeError, match="a must be a tensor"):
         kernel.raw(1, b, b)
@@ -149,11 +149,11 @@ def test_rows_that_do_not_follow_one_another_are_refused() -> None:
     ):
         with pytest.raises(CallError):
             rows(a, b, out)
-    with pytest.raises(CallError, match=r"d has shape \(6, 8\); it must be \(6, 9\)"):
+    with pytest.raises(CallError, match=r"out has shape \(6, 8\); it must be \(6, 9\)"):
         rows(np.zeros((2, 3, 5), np.float32), b, out[..., :8].copy())
     with pytest.raises(CallError, match=r"a has strides"):
         rows(wide[:2, ::2], b, out)
-    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, d\), not 2"):
+    with pytest.raises(CallTypeError, match=r"takes 3 arguments \(a, b, out\), not 2"):
         rows(wide, b)
     with pytest.raises(CallTypeError, match="a must be a tensor"):
         rows(1, b, out)

@@ -42,7 +42,7 @@ def transposed(shape: tuple[int, int]) -> Any:
     [
         (0, aligned((7, 5), dtype=np.float16), CallTypeError, "a has dtype float16; it must be float32 (f32)"),
         (1, aligned((5, 9), dtype=np.int32), CallTypeError, "b has dtype int32"),
-        (2, aligned((7, 9), dtype=np.float64), CallTypeError, "d has dtype float64"),
+        (2, aligned((7, 9), dtype=np.float64), CallTypeError, "out has dtype float64"),
         (0, aligned((7, 5), dtype=np.complex64), CallTypeError, "a has dtype complex64; it must be float32 (f32)"),
         (0, aligned((8, 5)), CallError, "a has shape (8, 5); it must be (7, 5)"),
         (0, aligned((35,)), CallError, "a has shape (35,); it must be (7, 5)"),
@@ -51,14 +51,14 @@ def transposed(shape: tuple[int, int]) -> Any:
         (1, transposed((5, 9)), CallError, "b has strides (1, 5) in elements; they must be (9, 1)"),
         (1, aligned((5, 18))[:, ::2], CallError, "b has strides (18, 2)"),
         (1, aligned((5, 9))[::-1], CallError, "b"),
-        (2, aligned((7, 10))[:, :9], CallError, "d has strides (10, 1) in elements; they must be (9, 1)"),
+        (2, aligned((7, 10))[:, :9], CallError, "out has strides (10, 1) in elements; they must be (9, 1)"),
         (
             0,
             aligned((7, 5), offset=4),
             CallError,
             "a lies at an address that is 4 past a multiple of 16; it must be aligned to 16",
         ),
-        (2, 3.0, CallTypeError, "d must be a tensor, not float"),
+        (2, 3.0, CallTypeError, "out must be a tensor, not float"),
         (0, "text", CallTypeError, "a must be a tensor"),
         (0, None, CallTypeError, "a must be a tensor"),
     ],
@@ -73,7 +73,7 @@ def test_a_wrong_tensor_is_named_with_what_it_must_be(index: int, value: Any, er
 
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_a_wrong_count_lists_the_arguments(count: int) -> None:
-    with pytest.raises(CallTypeError, match=rf"takes 3 arguments \(a, b, d\), not {count}"):
+    with pytest.raises(CallTypeError, match=rf"takes 3 arguments \(a, b, out\), not {count}"):
         function()(*(tensors() * 2)[:count])
 
 
@@ -85,7 +85,7 @@ def test_an_m_outside_the_range_is_refused(m: int) -> None:
 
 def test_operands_of_two_different_m_are_refused() -> None:
     a, b, _ = tensors(3)
-    with pytest.raises(CallError, match=r"d has shape \(4, 9\); it must be \(3, 9\)"):
+    with pytest.raises(CallError, match=r"out has shape \(4, 9\); it must be \(3, 9\)"):
         function(RANGE)(a, b, aligned((4, 9)), 1.0)
 
 
@@ -94,7 +94,7 @@ def test_a_scalar_must_be_a_number() -> None:
         function(RANGE)(*tensors(), good if good is not True else 1)
     with pytest.raises(CallTypeError, match="alpha must be a number"):
         function(RANGE)(*tensors(), "one")
-    with pytest.raises(CallTypeError, match=r"takes 4 arguments \(a, b, d, alpha\), not 3"):
+    with pytest.raises(CallTypeError, match=r"takes 4 arguments \(a, b, out, alpha\), not 3"):
         function(RANGE)(*tensors())
 
 
@@ -113,7 +113,7 @@ def test_an_output_over_an_input_is_refused(other: str) -> None:
     arrays[other] = memory[: arrays[other].size].reshape(arrays[other].shape)
     call = kernel(gemm)
     touching = memory[arrays[other].size - 1 :][:16].reshape(4, 4)
-    with pytest.raises(CallError, match=f"d overlaps {other} in memory"):
+    with pytest.raises(CallError, match=f"out overlaps {other} in memory"):
         call(**arrays, beta=1.0, out=touching)
     beside = memory[arrays[other].size :][:16].reshape(4, 4)
     call(**arrays, beta=1.0, out=beside)
@@ -127,7 +127,7 @@ def test_columns_of_one_matrix_may_be_input_and_output(start: int, refused: bool
     wide = memory.reshape(-1)[start : start + 5 * 11 + 4]
     out = np.lib.stride_tricks.as_strided(wide, (6, 4), (44, 4))
     if refused:
-        with pytest.raises(CallError, match="d overlaps a"):
+        with pytest.raises(CallError, match="out overlaps a"):
             call(memory[:, :5], b, out=out)
     else:
         assert (call(memory[:, :5], b, out=out) == 5).all()

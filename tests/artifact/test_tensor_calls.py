@@ -166,7 +166,7 @@ def test_a_kernel_takes_pytorchs_tensors_by_it_and_says_what_is_wrong_as_before(
     called.raw = raw
     with pytest.raises(CallTypeError, match="a has dtype float64"):
         called(x.double(), weight, out=out)
-    with pytest.raises(CallError, match=r"d has shape \(3, 5\)"):
+    with pytest.raises(CallError, match=r"out has shape \(3, 5\)"):
         called(x, weight, out=x)
     with torch.enable_grad(), pytest.raises(CallError, match="b requires grad"):
         called(x, weight, out=out)

@@ -65,7 +65,7 @@ def test_wrong_arguments_are_refused_and_calls_work_after_each() -> None:
     a, b, out = zeros(257, 65), zeros(129, 65), zeros(257, 129)
     wrong: dict[str, tuple[type[CallError], Callable[[], Any]]] = {
         "a has dtype bfloat16": (CallTypeError, lambda: kernel(a.bfloat16(), b)),
-        "d has dtype float32": (CallTypeError, lambda: kernel(a, b, out=out.float())),
+        "out has dtype float32": (CallTypeError, lambda: kernel(a, b, out=out.float())),
         "a has shape": (CallError, lambda: kernel(a[:-1], b, out=out)),
         "a has shape (1, 257, 65)": (CallError, lambda: kernel(a[None], b, out=out)),
         "a has strides (66, 1)": (CallError, lambda: kernel(zeros(257, 66)[:, :65], b)),
@@ -74,7 +74,7 @@ def test_wrong_arguments_are_refused_and_calls_work_after_each() -> None:
         "a is on the CPU": (CallError, lambda: kernel(a.cpu(), b.cpu())),
         "b is on the CPU": (CallError, lambda: kernel(a, b.cpu(), out=out)),
         "a requires grad": (CallError, lambda: kernel(a.clone().requires_grad_(), b)),
-        "d overlaps a": (CallError, lambda: overlapping(kernel)),
+        "out overlaps a": (CallError, lambda: overlapping(kernel)),
         "takes 3 arguments": (CallTypeError, lambda: kernel.raw(a, b)),
     }
     for words, (error, call) in wrong.items():

@@ -74,7 +74,7 @@ def test_no_function_and_no_constructor_has_more_than_eight_parameters() -> None
 
 
 # The one module that calls private functions of PyTorch, with what is called where there is none.
-PRIVATE_TORCH = "tirgemm/torch/private_interfaces.py"
+PRIVATE_TORCH = "tirgemm/artifact/private_torch.py"
 
 
 def is_private(names: str) -> bool:

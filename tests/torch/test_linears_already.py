@@ -203,8 +203,10 @@ def test_what_shares_no_parameters_of_a_plain_linear_is_refused() -> None:
     Twice: Any = type("Twice", (torch.nn.Linear,), {"forward": forward})
     parametrized = torch.nn.Linear(K, N)
     torch.nn.utils.parametrize.register_parametrization(parametrized, "weight", torch.nn.Identity())
-    plain = torch.nn.Linear(K, N)
+    plain, replaced = torch.nn.Linear(K, N), torch.nn.Linear(K, N)
+    replaced.forward = lambda x: 2 * torch.nn.functional.linear(x, replaced.weight)
     refused = {
+        "Linear .* its forward was replaced": replaced,
         "None": None,
         "'layer'": "layer",
         "Linear'": torch.nn.Linear,
@@ -216,6 +218,11 @@ def test_what_shares_no_parameters_of_a_plain_linear_is_refused() -> None:
     for words, given in refused.items():
         with pytest.raises(InvalidRequest, match=f"(?s)^module is .*{words}.*give a (plain )?torch.nn.Linear$"):
             Linear.of(given)
+    for register in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+        hooked = torch.nn.Linear(K, N)
+        getattr(hooked, f"register_{register}")(lambda *_: None)
+        with pytest.raises(InvalidRequest, match="it has hooks, which another module would not call"):
+            Linear.of(hooked)
     derived = type("Derived", (torch.nn.Linear,), {})(K, N)
     for given in (plain, derived, Linear(K, N, act="relu"), torch.nn.Linear(K, N, bias=False)):
         assert Linear.of(given).weight is given.weight

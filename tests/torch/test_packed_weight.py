@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.artifact_samples import kernel
 from tests.helpers.packing_kernel import packing_kernel, packing_set
 from tests.torch.watched_kernel import noted_packs
 from tirgemm.launch import Workspace
@@ -78,6 +79,24 @@ def test_a_kernel_set_packs_once_for_each_member_that_runs() -> None:
     assert torch.equal(made(x), wanted(made, x))
     assert made.packed_bytes == 4 * (N + 2) * K, "those of the old weight are gone"
     TABLE.remove(kernel)
+
+
+def _written_by_a_kernel(made: Any) -> None:
+    """A few elements, none of which the samples are."""
+    writes = kernel(f"{N}x{K}x2:f32:nn")
+    a, b = torch.zeros(N, 2), torch.zeros(2, K)
+    writes(a, b, out=torch.empty(N, K))  # the launcher takes later calls apart
+    made.weight.zero_()
+    made(torch.ones(1, K))
+    a[2, 0] = b[0, 1] = 1
+    writes(a, b, out=made.weight)
+
+
+def test_a_weight_that_a_kernel_writes_is_packed_again() -> None:
+    made, x = layer(), torch.randint(1, 4, (4, K)).float()
+    _written_by_a_kernel(made)
+    assert made.weight.count_nonzero() == 1
+    assert torch.equal(made(x), wanted(made, x))
 
 
 @pytest.mark.parametrize(

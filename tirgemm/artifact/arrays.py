@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tirgemm.artifact import native
@@ -37,6 +38,12 @@ class Arrays:
 
     def run(self, raw: Any, args: list[Any]) -> None:
         raw(*args)
+
+    def check_seen(self, tensors: tuple[Any, ...]) -> None:
+        """Raise CallError where something that is to see all computations would not see a kernel that takes these."""
+
+    def count_change(self, out: Any) -> None:
+        """Have the library know that a kernel has changed an array."""
 
 
 class NumPy(Arrays):
@@ -93,6 +100,7 @@ class PyTorch(Arrays):
     """PyTorch tensors; the launcher follows PyTorch's current stream and allocates workspaces from its pool."""
 
     name = "PyTorch"
+    _unseen: Callable[[tuple[Any, ...]], str] | None = None
 
     def take(self, name: str, array: Any, writes: bool) -> Any:
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
@@ -113,6 +121,17 @@ class PyTorch(Arrays):
         memory = torch.empty(span(shape, strides) + align // size, dtype=kind, device=like.device)
         offset = -memory.data_ptr() % align // size
         return memory.as_strided(shape, strides, offset)
+
+    def check_seen(self, tensors: tuple[Any, ...]) -> None:
+        if self._unseen is None:
+            from tirgemm.artifact.private_torch import unseen  # it imports PyTorch
+
+            self._unseen = unseen
+        if refusal := self._unseen(tensors):
+            raise CallError(refusal)
+
+    def count_change(self, out: Any) -> None:
+        sys.modules["torch"].autograd.graph.increment_version(out)
 
 
 class CuPy(Arrays):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tirgemm import expr
 from tirgemm.artifact import arrays, tensor_calls
@@ -26,8 +26,8 @@ class Kernel(Closing):
     that closes it.
 
     ``raw`` is the launcher's own function: tensors in the launch's order (a, b, then c and bias where they occur, then
-    the output), then alpha and beta where they occur. It checks everything but ``requires_grad`` and PyTorch's lazy
-    negation, and allocates nothing.
+    the output), then alpha and beta where they occur. It checks everything but ``requires_grad``, PyTorch's lazy
+    negation and its tracers and modes, allocates nothing, and has PyTorch count no change of the output.
     ``functions`` has it with the others of the launcher: a B that stays the same may be packed once, on a CPU.
     """
 
@@ -54,6 +54,23 @@ class Kernel(Closing):
         kernels = self.manifest.members
         what = f"{len(kernels)} kernels by m" if kernels else self.config
         return f"<Kernel {self.gemm} on {self.device.key}: {what}>"
+
+    def __copy__(self) -> Kernel:
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._into = self._into  # not in the dictionary where the launcher made the class
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        """The kernel itself: it computes the same for all models that hold it."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError: what is loaded belongs to its process."""
+        raise TypeError(
+            "a loaded kernel cannot be pickled: save it by kernel.save(path), and load that in the other process by "
+            "tirgemm.load(path)"
+        )
 
     @property
     def timings(self) -> Timings:
@@ -105,21 +122,56 @@ class Kernel(Closing):
         """``act(alpha * a @ b + beta * c + bias)`` into ``out``, or into a new array of the same library and device.
 
         Raises CallError and CallTypeError, which name the argument, what it is and what it must be. On a GPU the result
-        is queued on the library's current stream.
+        is queued on the library's current stream. PyTorch counts a change of ``out``, under ``torch.no_grad()`` that of
+        an ``nn.Parameter`` alone. Its tracers, modes and forward-mode derivatives do not see a kernel: CallError there.
         """
         into = self._into
         if into is not None and c is None and bias is None and alpha is None and beta is None and into(a, b, out):
             return out
-        gemm = self.gemm
+        library = self._library_of(a)
+        library.check_seen((a, b, c, bias, out))
+        return self._run(library, (a, b, c, bias), (alpha, beta), out)
+
+    def within_operator(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        bias: Any = None,
+        *,
+        alpha: float | None = None,
+        beta: float | None = None,
+        out: Any = None,
+    ) -> Any:
+        """A call as a part of an operator of PyTorch, which tracers, modes and derivatives see in its place."""
+        into = self._into
+        if into is not None and c is None and bias is None and alpha is None and beta is None and into(a, b, out):
+            return out
+        return self._run(self._library_of(a), (a, b, c, bias), (alpha, beta), out)
+
+    @staticmethod
+    def _library_of(a: Any) -> arrays.Arrays:
         library = arrays.library_of(a)
         if library is None:
             raise CallTypeError(f"a is a {type(a).__name__}; kernels take NumPy, PyTorch and CuPy arrays")
+        return library
+
+    def _run(
+        self,
+        library: arrays.Arrays,
+        operands: tuple[Any, Any, Any, Any],
+        factors: tuple[float | None, float | None],
+        out: Any,
+    ) -> Any:
+        gemm = self.gemm
+        (a, b, c, bias), (alpha, beta) = operands, factors
         inputs = [("a", a), ("b", b)]
         self._optional(inputs, "c", c, gemm.beta, "beta")
         self._optional(inputs, "bias", bias, gemm.bias, "bias")
         args = [self._take(library, name, array, False) for name, array in inputs]
         scalars = [*self._scalar("alpha", alpha, gemm.alpha), *self._scalar("beta", beta, gemm.beta)]
-        if out is None:
+        is_new = out is None
+        if is_new:
             out = self._output(library, a)
         args.append(self._take(library, "out", out, True))
         try:
@@ -127,7 +179,10 @@ class Kernel(Closing):
         except TirgemmError:
             raise
         except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a sparse or a meta tensor, say
-            raise CallTypeError(f"an argument cannot be passed by DLPack: {error}") from error
+            reason = str(error).partition("\nException raised from")[0]  # PyTorch's frames in C++ follow
+            raise CallTypeError(f"an argument cannot be passed by DLPack: {reason}") from error
+        if not is_new:
+            library.count_change(out)
         if not self._has_met_torch and library.name == "PyTorch":
             self._into, self._has_met_torch = tensor_calls.call_into(self.functions), True
         return out

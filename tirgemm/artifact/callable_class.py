@@ -34,6 +34,4 @@ def _made() -> type[Kernel]:
     name = f"{Kernel.__module__}.{Kernel.__qualname__}".encode()
     made: type[Kernel] = make(name, Kernel, Kernel.__basicsize__, sys.intern("out"), sys.intern("__call__"))
     made.__doc__ = Kernel.__doc__
-    # What copy.copy reads beside the dictionary, and how much larger an object is.
-    type.__setattr__(made, "__slots__", ("_into", "_vectorcall"))
     return made

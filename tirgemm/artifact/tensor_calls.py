@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from tirgemm.artifact import native
 from tirgemm.artifact.native import LoadedFunctions
 
-# A question, and one that decides where the first is answered by something true, or None.
-ModeQuestion: TypeAlias = "tuple[Callable[[], Any], Callable[[], Any] | None]"
 # Where a class of tensors has PyTorch's C functions, and what the capsule around them is called. Not one of
-# torch/private_interfaces.py: it is DLPack's (1.2), published by frameworks for others, and kernels take PyTorch's
+# ``private_torch``: it is DLPack's (1.2), published by frameworks for others, and kernels take PyTorch's
 # tensors without tirgemm.torch. tvm_ffi adds it to versions of PyTorch that lack it.
 _EXCHANGE, _CAPSULE = "__dlpack_c_exchange_api__", b"dlpack_exchange_api"
 
@@ -39,15 +37,29 @@ def _library() -> ctypes.PyDLL | None:
     library.tirgemm_keep.argtypes = [ctypes.c_int64, *(anything,) * 6]
     library.tirgemm_forget.argtypes = [ctypes.c_void_p]
     library.tirgemm_kept_call.restype = anything
-    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 5]
+    library.tirgemm_set_torch.argtypes = [ctypes.c_void_p, *(anything,) * 6]
     several = ctypes.POINTER(anything)
-    library.tirgemm_set_mode_checks.argtypes = [several, several, ctypes.c_int, anything, anything]
+    ways = (ctypes.c_int, ctypes.c_int, anything, anything, ctypes.c_void_p, ctypes.c_void_p)
+    library.tirgemm_set_mode_checks.argtypes = [several, several, *ways]
     library.tirgemm_call_into.restype = library.tirgemm_call_new.restype = anything
     library.tirgemm_call_into.argtypes = [ctypes.c_void_p]
     library.tirgemm_call_new.argtypes = [ctypes.c_void_p, ctypes.c_int, *(anything,) * 4]
     classes, asked = (torch.Tensor, torch.nn.Parameter), (torch.Tensor.is_neg, torch.is_grad_enabled)
-    library.tirgemm_set_torch(pointer(capsule, _CAPSULE), *classes, *asked, sys.intern("requires_grad"))
+    increment = torch.autograd.graph.increment_version
+    library.tirgemm_set_torch(pointer(capsule, _CAPSULE), *classes, *asked, sys.intern("requires_grad"), increment)
+    _set_mode_checks(library)
     return library
+
+
+def _set_mode_checks(library: ctypes.PyDLL) -> None:
+    """What the launcher asks PyTorch first: of all functions the tracers, of ``call_new`` everything."""
+    from tirgemm.artifact.private_torch import LEVEL, NATIVE_TRACERS, QUESTIONS, TRACERS  # it imports PyTorch
+
+    first: ctypes.Array[Any] = (ctypes.py_object * len(QUESTIONS))()
+    second: ctypes.Array[Any] = (ctypes.py_object * len(QUESTIONS))()
+    for index, pair in enumerate(QUESTIONS):
+        first[index], second[index] = pair
+    library.tirgemm_set_mode_checks(first, second, len(QUESTIONS), len(TRACERS), *LEVEL, *NATIVE_TRACERS)
 
 
 @cache
@@ -60,26 +72,15 @@ def plain_tensors() -> frozenset[type]:
 def call_into(functions: LoadedFunctions) -> Callable[..., bool] | None:
     """A function of the kernel's tensors, the output last, that says whether the kernel took them.
 
-    It takes ``plain_tensors`` alone, none that are lazily negated, or whose gradients are recorded. None where PyTorch
-    offers no exchange functions.
+    It takes ``plain_tensors`` alone, none that are lazily negated, or whose gradients are recorded, and nothing where a
+    tracer, a mode or forward-mode differentiation is on. PyTorch counts the change of the output where gradients are
+    recorded, and of parameters. None where PyTorch offers no exchange functions.
     """
     library = _library()
     if library is None:
         return None
     made: Callable[..., bool] = library.tirgemm_call_into(functions.handle())
     return made
-
-
-def set_mode_checks(questions: Sequence[ModeQuestion], level: tuple[Any, str]) -> None:
-    """What functions of ``call_new`` ask PyTorch first: all ``questions`` must be answered by something false, and the
-    attribute ``level`` (its owner and name) be below 0."""
-    library = _library()
-    if library is not None:
-        first: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
-        second: ctypes.Array[Any] = (ctypes.py_object * len(questions))()
-        for index, pair in enumerate(questions):
-            first[index], second[index] = pair
-        library.tirgemm_set_mode_checks(first, second, len(questions), *level)
 
 
 def call_new(

@@ -23,7 +23,7 @@ from tirgemm.torch.kernel_table import KernelTable, table_of
 from tirgemm.torch.linear_kernels import REPLACED, CopiedReport, LinearKernels, LinearReport
 from tirgemm.torch.linear_module import Linear, restore_linear
 from tirgemm.torch.linear_problems import LinearProblems, why_left_alone
-from tirgemm.torch.linear_race import excluded_at, lost_rows, nearest_rows, raced_in_graphs, raced_rows
+from tirgemm.torch.linear_race import excluded_at, lost_rows, nearest_rows, raced_in_graphs, served_modules
 from tirgemm.torch.model_race import RacedCall, RacedKernel, chain, dropped, observed_rows
 from tirgemm.torch.prepared_call import SLOWER
 
@@ -165,19 +165,20 @@ class Acceleration:
         raced = []
         for (gemm, device), modules in groups.items():
             kernel = self._table.find(gemm, device)
-            if kernel is not None and kernel.kernel_sha256 not in self._raced:
-                self._raced.add(kernel.kernel_sha256)
-                in_graphs = self._table.lost_in_graphs.get(kernel.kernel_sha256, {}).items()
-                decided = dict(self._table.excluded_rows(kernel.gemm, device).items() - in_graphs)
-                self._table.lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, modules)
-                self._table.exclude_rows(kernel, lost | decided)
-                raced.append((kernel, device))
+            if kernel is None or kernel.kernel_sha256 in self._raced or not (served := served_modules(kernel, modules)):
+                continue
+            self._raced.add(kernel.kernel_sha256)
+            in_graphs = self._table.lost_in_graphs.get(kernel.kernel_sha256, {}).items()
+            decided = dict(self._table.excluded_rows(kernel.gemm, device).items() - in_graphs)
+            self._table.lost_in_graphs[kernel.kernel_sha256] = lost = lost_rows(kernel, served)
+            self._table.exclude_rows(kernel, lost | decided)
+            raced.append((kernel, device))
         return raced
 
     def _race_in_order(self, fresh: Sequence[tuple[Kernel, Device]]) -> None:
         """Race what won alone among all linears that take as many rows, in the model's order."""
         for device in dict.fromkeys(device for _, device in fresh):
-            ends = {rows.high for kernel, place in fresh if place == device for rows in raced_rows(kernel)}
+            ends = {rows.high for kernel, place in fresh if place == device for rows in linear_race.raced_rows(kernel)}
             for m in sorted(ends):
                 linears = [
                     linear
@@ -286,17 +287,16 @@ class Acceleration:
         return table_of(self.dependent_launch)
 
     def _replaced_linears(self) -> list[LinearProblems]:
-        """Those that are as ``accelerate`` left them: others may have made them something else since, as
-        ``parametrize`` does."""
+        """Those that are as ``accelerate`` left them: others, as ``parametrize``, may have made them something else."""
         ours = {id(module) for module in self._replaced if type(module) is Linear}
         return [each.linear for each in self._kernels if id(each.linear.module) in ours]
 
     def _computed_linears(self) -> list[LinearProblems]:
-        """Those, and the ones that were a ``tirgemm.torch.Linear`` before and stay that."""
+        """Those, and such as were a ``tirgemm.torch.Linear`` before and stay that, whose problems are still theirs."""
         if self.dry_run or self._undone:
             return []
         ours = {id(linear.module) for linear in self._replaced_linears()}
-        every = (each.linear for each in self._kernels)
+        every = (each.linear for each in self._kernels if each.linear.gemms and not each.linear.other_weight())
         return [one for one in every if id(one.module) in ours or (one.already and type(one.module) is Linear)]
 
     def _races(self, gemm: Gemm, device: Device) -> bool:

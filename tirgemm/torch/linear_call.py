@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tirgemm.artifact import tensor_calls
+from tirgemm.artifact.private_torch import FAKE_TENSORS, LEVEL, intercepted, transformed, watched
 from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.gemm import ACTIVATIONS
 from tirgemm.torch.operator_definition import records_gradients
@@ -27,7 +28,6 @@ from tirgemm.torch.prepared_call import (
     Unserved,
     choose,
 )
-from tirgemm.torch.private_interfaces import FAKE_TENSORS, LEVEL, intercepted, transformed, watched
 from tirgemm.torch.problems import within_storage
 from tirgemm.torch.served_calls import SERVED as _SERVED
 from tirgemm.torch.served_calls import ServedCall, lasts, served_call

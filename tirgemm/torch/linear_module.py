@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tirgemm.artifact.private_torch import apply_linear, load_linear
 from tirgemm.errors import InvalidRequest, check_flags
 from tirgemm.torch.linear_call import activation, forget_served, linear
 from tirgemm.torch.linear_operator import packed_linear
 from tirgemm.torch.packed_weight import PACKED_WEIGHTS
-from tirgemm.torch.private_interfaces import apply_linear, load_linear
 
 _OWN = ("_act", "_prepack", "_invariant", "_dependent_launch")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _is_scripting = torch.jit.is_scripting
 
 
@@ -59,10 +60,23 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         self._invariant = invariant
 
     @classmethod
-    def of(cls, module: nn.Linear, *, act: str = "none", prepack: bool = False, invariant: bool = False) -> Linear:
-        """A Linear that shares the parameters of ``module``. Raises InvalidRequest for what is no plain Linear: one
-        whose weight or result is computed otherwise, as by ``parametrize``."""
+    def of(
+        cls,
+        module: nn.Linear,
+        *,
+        act: str | None = None,
+        prepack: bool | None = None,
+        invariant: bool | None = None,
+    ) -> Linear:
+        """A Linear that shares the parameters of ``module``, and has what is not given of one that is a Linear.
+
+        Raises InvalidRequest for what is no plain Linear: one whose weight or result is computed otherwise, as by
+        ``parametrize``, a ``forward`` of its own or hooks.
+        """
         _require_plain(module)
+        act = _setting(module, "_act") if act is None else act
+        prepack = _setting(module, "_prepack") if prepack is None else prepack
+        invariant = _setting(module, "_invariant") if invariant is None else invariant
         shared = cls.__new__(cls)
         nn.Module.__init__(shared)
         shared.in_features, shared.out_features = module.in_features, module.out_features
@@ -74,6 +88,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # types are checked where PyTorc
         shared._act = act
         shared._prepack = prepack
         shared._invariant = invariant
+        shared._dependent_launch = _setting(module, "_dependent_launch")
         return shared
 
     @property
@@ -157,6 +172,10 @@ def _require_plain(module: nn.Linear) -> None:
         fault = "its weight is made at its first call"
     elif type(module).forward not in (nn.Linear.forward, Linear.forward):
         fault = "its class computes something else, or otherwise"
+    elif "forward" in module.__dict__:
+        fault = "its forward was replaced"
+    elif any(getattr(module, hooks) for hooks in _HOOKS):
+        fault = "it has hooks, which another module would not call"
     if fault:
         raise InvalidRequest(f"module is {_shown(module)}: {fault}; give a plain torch.nn.Linear")
 

@@ -21,7 +21,8 @@ from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.gemm import Range
 from tirgemm.torch.alternation import PairedRatio, Turns, alternating, captured, ended, paired_ratio
-from tirgemm.torch.linear_call import activation
+from tirgemm.torch.linear_call import activation, linear_choice
+from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
 
 TURNS = Turns()
 # A kernel is kept that takes so much less than PyTorch's time: less is within what its place in a model changes.
@@ -66,6 +67,27 @@ def nearest_rows(kernel: Kernel, counts: Collection[int]) -> dict[int, Range]:
 def excluded_at(m: int, excluded: Mapping[Range, float]) -> tuple[Range, float] | None:
     """Of rows that are left to PyTorch those with this number, and our time over its; None where none are."""
     return next((each for each in excluded.items() if each[0].low <= m <= each[0].high), None)
+
+
+def why_unserved(module: nn.Linear, x: Tensor) -> str:
+    """Why no kernel may compute a linear's call with ``x`` as things are now, or "": under autocast, say. Neither that
+    there is none nor that PyTorch was left its rows is a reason, as a race may decide otherwise."""
+    act, invariant = getattr(module, "act", "none"), getattr(module, "invariant", False)
+    dependent_launch = getattr(module, "dependent_launch", False)
+    choice = linear_choice(x, module.weight, module.bias, act, invariant, dependent_launch)
+    return "" if isinstance(choice, PreparedCall) or choice.reason in (SLOWER, NO_KERNEL) else choice.reason
+
+
+def served_modules(kernel: Kernel, modules: Sequence[nn.Linear]) -> list[nn.Linear]:
+    """Those of these modules of one problem whose calls ``kernel`` computes as things are now; that there is none is
+    logged."""
+    with torch.no_grad():
+        x = random_input(kernel.gemm.m_min, modules[0].weight)
+        reasons = {module: why_unserved(module, x) for module in modules}
+    served = [module for module in modules if not reasons[module]]
+    if not served:
+        LOG.warning("%s was not raced, as PyTorch computes its calls now: %s", kernel.gemm, reasons[modules[0]])
+    return served
 
 
 def lost_rows(kernel: Kernel, modules: Sequence[nn.Linear]) -> dict[Range, float]:

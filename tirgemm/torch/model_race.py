@@ -100,12 +100,17 @@ def chain(rows: int, modules: Sequence[nn.Linear]) -> Callable[[], None]:
 
 
 def observed_rows(call: Callable[[], Any], modules: Sequence[nn.Linear]) -> list[tuple[nn.Linear, int]]:
-    """The modules that ``call`` runs, with their rows of input."""
+    """The modules that ``call`` runs in a way that a kernel may serve, with their rows of input. Under autocast, say,
+    none may: that is logged."""
     seen: dict[tuple[nn.Linear, int], None] = {}
+    reasons: dict[str, None] = {}
 
     def note(module: nn.Linear, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         x = given[0] if given else named["input"]
-        seen[module, x.numel() // module.in_features] = None
+        if why := linear_race.why_unserved(module, x):
+            reasons[why] = None
+        else:
+            seen[module, x.numel() // module.in_features] = None
 
     hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
     try:
@@ -114,6 +119,8 @@ def observed_rows(call: Callable[[], Any], modules: Sequence[nn.Linear]) -> list
     finally:
         for hook in hooks:
             hook.remove()
+    if reasons and not seen:
+        LOG.warning("a call was not raced, as PyTorch computes all of its linears: %s", ", ".join(reasons))
     return list(seen)
 
 

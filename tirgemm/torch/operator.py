@@ -81,7 +81,7 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: st
     tensors = {name: t.detach() if t.requires_grad else t for name, t in _given(gemm, a, b, c, bias).items()}
     shape, strides = _result(gemm, _rows(gemm, a))
     out = torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
-    named(**tensors, **_scalars(gemm, alpha, beta), out=out)
+    named.within_operator(**tensors, **_scalars(gemm, alpha, beta), out=out)
     return out
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tirgemm.torch.private_interfaces import LEVEL, redispatch_below_autograd, untraced
+from tirgemm.artifact.private_torch import LEVEL, redispatch_below_autograd, untraced
 
 Computation: TypeAlias = "Callable[..., Tensor]"
 

@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tirgemm.artifact import Kernel
+from tirgemm.artifact.private_torch import CompiledRun, compiled_run
 from tirgemm.torch import linear_call
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.operator_definition import records_gradients
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall
-from tirgemm.torch.private_interfaces import CompiledRun, compiled_run
 
 # Where packed bytes begin: a line of the cache.
 _ALIGN = 64

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from tirgemm.artifact import tensor_calls
+from tirgemm.artifact.private_torch import intercepted
 from tirgemm.torch.linear_call import PLAIN, traceable
 from tirgemm.torch.operator_definition import define_operator, records_gradients
 from tirgemm.torch.prepared_call import REFUSED, CallChoice, PreparedCall, ProductOperands, Unserved, choose
-from tirgemm.torch.private_interfaces import intercepted
 from tirgemm.torch.served_calls import SERVED, ServedCall, lasts, served_call
 
 _kept = tensor_calls.kept_call()

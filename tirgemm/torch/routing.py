@@ -6,12 +6,13 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from tirgemm.artifact.private_torch import deterministic
 from tirgemm.device import Device
 from tirgemm.errors import check_flags
 from tirgemm.gemm import Gemm
@@ -19,7 +20,6 @@ from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_n
 from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
-from tirgemm.torch.private_interfaces import deterministic
 from tirgemm.torch.problems import NotServed, layout_of
 
 SERVED = "served"
@@ -100,7 +100,9 @@ def routed(
     try:
         yield calls
     finally:
-        restore(token)
+        router.closed = True
+        with suppress(ValueError):  # a generator that is closed in another context than the one that it began in
+            restore(token)
 
 
 class _Router:
@@ -108,10 +110,14 @@ class _Router:
 
     def __init__(self, policy: Policy, source: KernelSource | None, wait: bool, calls: RoutedCalls) -> None:
         self.tuned, self.calls = policy != "default", calls
+        # Set once the block is over. Its handler may stay where a generator was closed elsewhere or out of turn.
+        self.closed = False
         self._requests = None if source is None else _Requests(checked_source(source), policy, wait)
 
     def handle(self, call: ProductCall) -> Tensor | None:
         """The result, or None where PyTorch is to compute it."""
+        if self.closed:
+            return None
         result, outcome = self._computed(call)
         self.calls.counts[call.operator, outcome] += 1
         return result

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from tirgemm.artifact import tensor_calls
+from tirgemm.artifact.private_torch import empty_on
 from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
 from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
-from tirgemm.torch.private_interfaces import LEVEL, QUESTIONS, empty_on
 
 # Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
 ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
@@ -48,7 +48,6 @@ class ServedCalls:
         for table in (TABLE, DEPENDENT_TABLE):
             table.on_change(self.clear)
         os.register_at_fork(after_in_child=self._unlock_in_child)
-        tensor_calls.set_mode_checks(QUESTIONS, LEVEL)
 
     def _unlock_in_child(self) -> None:
         """The thread that holds the lock, or was to clear, is the parent's."""

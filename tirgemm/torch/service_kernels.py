@@ -122,17 +122,33 @@ class ServiceKernels:
         for first in range(0, len(preparation.wanted), MAX_PROBLEMS):
             jobs |= self._submitted(preparation.wanted[first : first + MAX_PROBLEMS], preparation, device, arrived)
         defaults: set[Gemm] = set()
+        faults: dict[Gemm, float] = {}
         while jobs and not preparation.cancelled.is_set():
             for gemm, job_id in list(jobs.items()):
                 try:
                     _check_there(preparation)
                     if self._looked_at(job_id, gemm, device, arrived, defaults):
                         del jobs[gemm]
+                    faults.pop(gemm, None)
                 except TirgemmError as error:
+                    if self._passes(error, gemm, faults):
+                        continue
                     _failed(preparation, gemm, error)
                     del jobs[gemm]
             if jobs:
                 preparation.cancelled.wait(self.poll_s)
+
+    def _passes(self, error: TirgemmError, gemm: Gemm, faults: dict[Gemm, float]) -> bool:
+        """Whether a job is looked at again after an error: one within the service, once at least and for the client's
+        patience from the first one on, whose time is kept in ``faults``."""
+        if isinstance(error, ServiceUnreachable) or not isinstance(error, ServiceError):
+            return False
+        if error.http_status is None or error.http_status < 500:
+            return False
+        if gemm not in faults:
+            LOG.warning("%s; asking again for %.0f s", error, self.client.patience)
+        now = time.monotonic()
+        return now - faults.setdefault(gemm, now) <= self.client.patience
 
     def _submitted(
         self, gemms: Sequence[Gemm], preparation: Preparation, device: Device, arrived: Arrived
@@ -212,8 +228,13 @@ class ServiceKernels:
         if job.get("status") in ENDED:
             raise ServiceError(f"job {job_id} ended as {job.get('status')}: {job.get('error')}", job)
         if job.get("fallback") and gemm not in defaults:
-            arrived(self._loaded(self._document(job["fallback"]), gemm, device))
             defaults.add(gemm)
+            try:
+                arrived(self._loaded(self._document(job["fallback"]), gemm, device))
+            except ServiceUnreachable:
+                raise
+            except TirgemmError as error:  # the tuned kernel still comes
+                LOG.warning("no default for %s: %s", gemm, error)
         return False
 
     def _document(self, kernel: dict[str, Any] | str) -> dict[str, Any]:

@@ -51,6 +51,19 @@ def test_a_linear_is_pytorchs_with_the_same_state() -> None:
     assert torch.allclose(shared(x), theirs.bias.relu().expand(5, N), atol=1e-5)
 
 
+def test_a_linear_that_shares_those_of_a_linear_computes_the_same_unless_it_is_told() -> None:
+    from tirgemm.torch import Linear
+
+    ours, x = Linear(K, N, act="relu", prepack=True, invariant=True), torch.randn(5, K)
+    shared = Linear.of(ours)
+    assert torch.equal(shared(x), ours(x))
+    assert (shared.act, shared.invariant, shared.packed_bytes) == ("relu", True, ours.packed_bytes)
+    assert shared._prepack
+    other = Linear.of(ours, act="none", prepack=False, invariant=False)
+    assert (other.act, other.invariant, other._prepack) == ("none", False, False)
+    assert torch.allclose(other(x), F.linear(x, ours.weight, ours.bias), atol=1e-5)
+
+
 @pytest.mark.parametrize("prepack", [False, True])
 def test_a_linear_is_copied_pickled_and_saved(prepack: bool) -> None:
     from tirgemm.torch import Linear

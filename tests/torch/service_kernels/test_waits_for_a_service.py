@@ -83,6 +83,43 @@ def test_undo_ends_the_wait_for_a_worker(client: Client, fake: Unlisted, monkeyp
     assert report.wait(PATIENCE_S)
 
 
+def test_a_default_that_cannot_be_had_does_not_cost_the_tuned_kernel(
+    client: Client, fake: Unlisted, table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    del fake.kernels["fa11"]
+    _, report, check = accelerated(client)
+    until(lambda: len(fake.sent("GET", f"/v1/jobs/{JOB}")) > 2)
+    assert len(fake.sent("GET", "/v1/kernels/fa11")) == 1
+    assert f"no default for {GEMM}: " in caplog.text
+    fake.status = "done"
+    assert report.wait(PATIENCE_S)
+    assert not report.failures
+    assert role(table) == "tuned"
+    check()
+
+
+def test_errors_within_a_service_are_waited_out(
+    client: Client, fake: Unlisted, table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.patience = PATIENCE_S
+    fake.broken[f"/v1/jobs/{JOB}"], fake.status = [500, 500], "done"
+    _, report, check = accelerated(client, wait=True)
+    assert not report.failures
+    assert role(table) == "tuned"
+    assert caplog.text.count("asking again") == 1
+    check()
+
+
+def test_a_service_with_errors_alone_is_given_up_when_its_time_is_over(
+    client: Client, fake: Unlisted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tirgemm.torch.service_kernels.POLL_S", 2 * client.patience)
+    fake.broken[f"/v1/jobs/{JOB}"] = [500 for _ in range(1000)]
+    _, report, _ = accelerated(client, wait=True)
+    assert "answered 500" in report.failures[GEMM]
+    assert len(fake.sent("GET", f"/v1/jobs/{JOB}")) == 2
+
+
 @pytest.fixture
 def patient(fake: Unlisted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of the default patience, every request of which takes all of it where the service is away."""

@@ -74,15 +74,15 @@ inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTe
 [[noreturn]] __attribute__((noinline, cold)) void Explain(const Plan& plan, const TensorSpec& spec,
                                                           const DLTensor& tensor, DLDevice device, int64_t m) {
   if (!OnDevice(plan, tensor.device)) {
-    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << "; this kernel runs on "
+    TIRGEMM_FAIL(kCall) << spec.shown << " is on " << DeviceName(tensor.device) << "; this kernel runs on "
                         << (plan.cuda ? "a CUDA device" : "the CPU");
   }
   if (tensor.device.device_id != device.device_id) {
-    TIRGEMM_FAIL(kCall) << spec.name << " is on " << DeviceName(tensor.device) << ", but " << plan.tensors[0].name
+    TIRGEMM_FAIL(kCall) << spec.shown << " is on " << DeviceName(tensor.device) << ", but " << plan.tensors[0].shown
                         << " is on " << DeviceName(device);
   }
   if (tensor.dtype.code != spec.dtype.code || tensor.dtype.bits != spec.dtype.bits || tensor.dtype.lanes != 1) {
-    TIRGEMM_FAIL(kCallType) << spec.name << " has dtype " << DtypeName(tensor.dtype) << "; it must be "
+    TIRGEMM_FAIL(kCallType) << spec.shown << " has dtype " << DtypeName(tensor.dtype) << "; it must be "
                             << DtypeName(spec.dtype) << " (" << spec.dtype_name << ")";
   }
   int64_t shape[kMaxRank], strides[kMaxRank], found[kMaxRank] = {0};
@@ -93,15 +93,15 @@ inline uint64_t BytesIfFits(const Plan& plan, const TensorSpec& spec, const DLTe
     same = same && tensor.shape[axis] == shape[axis];
   }
   if (!same)
-    TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << "; it must be "
+    TIRGEMM_FAIL(kCall) << spec.shown << " has shape " << Tuple(tensor.shape, tensor.ndim) << "; it must be "
                         << Tuple(shape, spec.ndim);
-  if (tensor.data == nullptr) TIRGEMM_FAIL(kCall) << spec.name << " has no memory behind it";
+  if (tensor.data == nullptr) TIRGEMM_FAIL(kCall) << spec.shown << " has no memory behind it";
   if (Address(tensor) & (spec.align - 1)) {
-    TIRGEMM_FAIL(kCall) << spec.name << " lies at an address that is " << (Address(tensor) & (spec.align - 1))
+    TIRGEMM_FAIL(kCall) << spec.shown << " lies at an address that is " << (Address(tensor) & (spec.align - 1))
                         << " past a multiple of " << spec.align << "; it must be aligned to " << spec.align << " bytes";
   }
   for (int axis = 0; axis < spec.ndim; ++axis) found[axis] = StrideOf(tensor, axis);
-  TIRGEMM_FAIL(kCall) << spec.name << " has strides " << Tuple(found, spec.ndim) << " in elements; they must be "
+  TIRGEMM_FAIL(kCall) << spec.shown << " has strides " << Tuple(found, spec.ndim) << " in elements; they must be "
                       << Tuple(strides, spec.ndim);
   __builtin_unreachable();
 }
@@ -135,7 +135,7 @@ inline void CheckOverlap(const Plan& plan, const Call& call, const uint64_t* byt
       if (other == out) continue;
       if (__builtin_expect(call.address[other] + bytes[other] <= begin || end <= call.address[other], 1)) continue;
       if (SideBySide(plan.tensors[other], call.address[other], plan.tensors[out], call.address[out], call.m)) continue;
-      TIRGEMM_FAIL(kCall) << plan.tensors[out].name << " overlaps " << plan.tensors[other].name
+      TIRGEMM_FAIL(kCall) << plan.tensors[out].shown << " overlaps " << plan.tensors[other].shown
                           << " in memory; give it memory of its own";
     }
   }
@@ -151,7 +151,7 @@ float ScalarOf(const Plan& plan, int index, const AnyView& arg) {
 
 [[noreturn]] __attribute__((noinline, cold)) void ExplainCount(const Plan& plan, int given) {
   std::string names;
-  for (const TensorSpec& spec : plan.tensors) names += (names.empty() ? "" : ", ") + spec.name;
+  for (const TensorSpec& spec : plan.tensors) names += (names.empty() ? "" : ", ") + spec.shown;
   for (const std::string& scalar : plan.scalars) names += ", " + scalar;
   TIRGEMM_FAIL(kCallType) << "this kernel takes " << plan.tensor_count() + plan.scalar_count() << " arguments ("
                           << names << "), not " << given;
@@ -196,7 +196,7 @@ AnyView AsRows(const AnyView& arg, Rows* rows) {
 
 __attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTensor& tensor, int64_t m, int64_t low,
                                              int64_t high) {
-  TIRGEMM_FAIL(kCall) << spec.name << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << m
+  TIRGEMM_FAIL(kCall) << spec.shown << " has shape " << Tuple(tensor.shape, tensor.ndim) << ", so that m is " << m
                       << "; this kernel takes m from " << low << " to " << high;
   __builtin_unreachable();
 }
@@ -204,7 +204,7 @@ __attribute__((noinline, cold)) void RefuseM(const TensorSpec& spec, const DLTen
 uint64_t BindOne(const Plan& plan, int index, const AnyView& arg) {
   const TensorSpec& spec = plan.tensors[index];
   const DLTensor* tensor = AsTensor(arg);
-  if (!tensor) TIRGEMM_FAIL(kCallType) << spec.name << " must be a tensor, not " << std::string(arg.GetTypeKey());
+  if (!tensor) TIRGEMM_FAIL(kCallType) << spec.shown << " must be a tensor, not " << std::string(arg.GetTypeKey());
   if (!BytesIfFits(plan, spec, *tensor, tensor->device, plan.m_low))
     Explain(plan, spec, *tensor, tensor->device, plan.m_low);
   return Address(*tensor);
@@ -234,7 +234,7 @@ void Bind(const Plan& plan, PackedArgs args, Call* call) {
   for (int i = 0; i < count; ++i) {
     tensors[i] = AsTensor(args[i]);
     if (!tensors[i])
-      TIRGEMM_FAIL(kCallType) << plan.tensors[i].name << " must be a tensor, not " << std::string(args[i].GetTypeKey());
+      TIRGEMM_FAIL(kCallType) << specs[i].shown << " must be a tensor, not " << std::string(args[i].GetTypeKey());
   }
   call->m = plan.m_low;
   if (plan.m_tensor >= 0) {

@@ -94,6 +94,7 @@ TensorSpec ParseTensor(const Object& object) {
   if (out.align & (out.align - 1))
     TIRGEMM_FAIL(kCorrupt) << out.name << ": alignment " << out.align << " is not a power of two";
   out.output = As<bool>(Field(object, "output"), "output");
+  out.shown = out.output ? "out" : out.name;
   return out;
 }
 

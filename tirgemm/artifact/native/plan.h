@@ -25,6 +25,7 @@ constexpr int64_t kPackedAlign = 64;
 
 struct TensorSpec {
   std::string name;
+  std::string shown;  // as errors call it: "out" for the output
   DLDataType dtype{};
   std::string dtype_name;
   int64_t element_bytes = 0;

@@ -78,7 +78,8 @@ bool Ran(const py::Api& api, const TensorCall& call, const DLTensor* views, int 
   return ok;
 }
 
-// (tensors..., out) -> whether the kernel took them.
+// (tensors..., out) -> whether the kernel took them. PyTorch counts the change of `out` where it records gradients, for
+// which it keeps tensors, and of parameters, of which others keep copies: counting takes half a microsecond.
 py::Object* Into(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   const py::Api& api = py::api();
   const auto& call = *static_cast<TensorCall*>(api.CapsuleGetPointer(self, kName));
@@ -86,9 +87,12 @@ py::Object* Into(py::Object* self, py::Object* const* args, ptrdiff_t given) {
   DLTensor views[kMaxTensors];
   bool ok = count >= 1 && count <= kMaxTensors;
   for (int i = 0; ok && i < count; ++i) ok = Plain(api, args[i]);
-  ok = ok && !Differentiated(api, args, count) && ViewsOf(api, args, count, views);
+  const bool records = ok && Records(api);
+  ok = ok && !(records && RequireGrad(api, args, count)) && !Traced(api) && ViewsOf(api, args, count, views);
   for (int i = 0; ok && i < count; ++i) ok = !asked.Negated(api, args[i], views[i].data);
-  py::Object* out = ok && Ran(api, call, views, count) ? api.yes : api.no;
+  ok = ok && Ran(api, call, views, count);
+  if (ok && (records || IsParameter(api, args[count - 1]))) CountChange(api, args[count - 1]);
+  py::Object* out = ok ? api.yes : api.no;
   api.IncRef(out);
   return out;
 }
@@ -298,8 +302,9 @@ py::Object* Function(TensorCall* call, py::MethodDef* method) {
 // Python calls these with its lock held (ctypes.PyDLL). `kernel` is what `handle` of the loaded functions returns.
 TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::py::Object* tensor,
                                       tirgemm::py::Object* parameter, tirgemm::py::Object* is_neg,
-                                      tirgemm::py::Object* records, tirgemm::py::Object* requires_grad) {
-  for (tirgemm::py::Object* object : {tensor, parameter, is_neg, records, requires_grad})
+                                      tirgemm::py::Object* records, tirgemm::py::Object* requires_grad,
+                                      tirgemm::py::Object* increment_version) {
+  for (tirgemm::py::Object* object : {tensor, parameter, is_neg, records, requires_grad, increment_version})
     tirgemm::py::api().IncRef(object);
   tirgemm::torch.dlpack = dlpack;
   tirgemm::torch.tensor = tensor;
@@ -307,10 +312,13 @@ TIRGEMM_EXPORT void tirgemm_set_torch(const DLPackExchangeAPI* dlpack, tirgemm::
   tirgemm::torch.is_neg = is_neg;
   tirgemm::torch.records = records;
   tirgemm::torch.requires_grad = requires_grad;
+  tirgemm::torch.increment_version = increment_version;
 }
 
 TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* questions, tirgemm::py::Object* const* second,
-                                            int count, tirgemm::py::Object* owner, tirgemm::py::Object* level) {
+                                            int count, int tracers, tirgemm::py::Object* owner,
+                                            tirgemm::py::Object* level, int64_t (*modes)(),
+                                            const void* const* (*tracing_state)()) {
   const tirgemm::py::Api& api = tirgemm::py::api();
   for (int i = 0; i < count && i < tirgemm::kMaxQuestions; ++i) {
     for (tirgemm::py::Object* object : {questions[i], second[i]}) api.IncRef(object);
@@ -318,6 +326,9 @@ TIRGEMM_EXPORT void tirgemm_set_mode_checks(tirgemm::py::Object* const* question
     tirgemm::torch.second[i] = second[i];
     tirgemm::torch.count = i + 1;
   }
+  tirgemm::torch.tracers = tracers;
+  tirgemm::torch.modes = modes;
+  tirgemm::torch.tracing_state = tracing_state;
   for (tirgemm::py::Object* object : {owner, level}) api.IncRef(object);
   tirgemm::torch.owner = owner;
   tirgemm::torch.level = level;

@@ -4,6 +4,7 @@
 #include <dlpack/dlpack.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "python_api.h"
 
@@ -14,11 +15,17 @@ constexpr int kMaxQuestions = 8;
 // Python's objects that are asked, set once.
 struct TensorLibrary {
   const DLPackExchangeAPI* dlpack = nullptr;
-  py::Object *tensor = nullptr, *parameter = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr;
+  py::Object *tensor = nullptr, *parameter = nullptr, *is_neg = nullptr, *records = nullptr, *requires_grad = nullptr,
+             *increment_version = nullptr;
   // What must be answered by something false, and an attribute that must be below 0, or PyTorch wants more than a
-  // result. A question that is answered by something true is followed by a second one, which decides, or None.
+  // result; the first ones are of tracers. A question that is answered by something true is followed by a second one,
+  // which decides, or None.
   py::Object *questions[kMaxQuestions] = {}, *second[kMaxQuestions] = {};
-  int count = 0;
+  int count = 0, tracers = 0;
+  // PyTorch's own functions in C++ that answer those of the tracers: how many modes there are, and where a pointer is
+  // that is null without a tracer. Null where the installed PyTorch lacks one.
+  int64_t (*modes)() = nullptr;
+  const void* const* (*tracing_state)() = nullptr;
   py::Object *owner = nullptr, *level = nullptr;
 };
 
@@ -40,6 +47,12 @@ inline bool Plain(const py::Api& api, py::Object* object) {
   py::Object* type = api.Type(object);
   api.DecRef(type);
   return type == torch.tensor || type == torch.parameter;
+}
+
+inline bool IsParameter(const py::Api& api, py::Object* object) {
+  py::Object* type = api.Type(object);
+  api.DecRef(type);
+  return type == torch.parameter;
 }
 
 inline bool Negated(const py::Api& api, py::Object* tensor) {
@@ -92,19 +105,35 @@ class AskedTensors {
 
 inline AskedTensors asked;
 
-inline bool Differentiated(const py::Api& api, py::Object* const* tensors, int count) {
-  if (!Affirmed(api, api.CallNoArgs(torch.records))) return false;
+// Whether PyTorch records gradients now.
+inline bool Records(const py::Api& api) { return Affirmed(api, api.CallNoArgs(torch.records)); }
+
+inline bool RequireGrad(const py::Api& api, py::Object* const* tensors, int count) {
   for (int i = 0; i < count; ++i) {
     if (Affirmed(api, api.GetAttr(tensors[i], torch.requires_grad))) return true;
   }
   return false;
 }
 
-// Whether something asks for more than the result of a call: autocast, a mode, a tracer. Nobody knows before the
-// questions are set.
-inline bool Intercepted(const py::Api& api) {
-  if (!torch.owner) return true;
-  for (int i = 0; i < torch.count; ++i) {
+inline bool Differentiated(const py::Api& api, py::Object* const* tensors, int count) {
+  return Records(api) && RequireGrad(api, tensors, count);
+}
+
+// Has PyTorch count a change of a tensor.
+inline void CountChange(const py::Api& api, py::Object* tensor) {
+  py::Object* none = api.Vectorcall(torch.increment_version, &tensor, 1, nullptr);
+  if (none) {
+    api.DecRef(none);
+  } else {
+    api.ErrClear();
+  }
+}
+
+// Whether one of the first `count` questions is answered by something true, or forward-mode differentiation is on.
+inline bool Watched(const py::Api& api, int count) {
+  const bool direct = torch.modes && torch.tracing_state;
+  if (direct && (torch.modes() != 0 || *torch.tracing_state() != nullptr)) return true;
+  for (int i = direct ? torch.tracers : 0; i < count; ++i) {
     if (!Affirmed(api, api.CallNoArgs(torch.questions[i]))) continue;
     if (torch.second[i] == api.none || Affirmed(api, api.CallNoArgs(torch.second[i]))) return true;
   }
@@ -114,5 +143,13 @@ inline bool Intercepted(const py::Api& api) {
   if (!level || number == -1) api.ErrClear();
   return number >= 0;
 }
+
+// Whether something asks for more than the result of a call: autocast, a mode, a tracer. Nobody knows before the
+// questions are set.
+inline bool Intercepted(const py::Api& api) { return !torch.owner || Watched(api, torch.count); }
+
+// Whether something would not see what a kernel computes, though it is to see all: a tracer, forward-mode
+// differentiation.
+inline bool Traced(const py::Api& api) { return Watched(api, torch.tracers); }
 
 }  // namespace tirgemm

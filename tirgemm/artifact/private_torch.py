@@ -2,14 +2,17 @@
 
 That is the public function of the same meaning, if there is one; it is slower. No other module calls private functions
 of PyTorch. They were tried with PyTorch 2.13 on CPUs and 2.11 on an H200. ``__dlpack_c_exchange_api__``, which
-``artifact/tensor_calls.py`` reads, is none: it is DLPack's, for whoever takes tensors.
+``tensor_calls`` reads, is none: it is DLPack's, for whoever takes tensors. PyTorch is imported here: import this module
+where one of its tensors is seen, or in ``tirgemm.torch``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -17,7 +20,8 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from tirgemm.artifact.tensor_calls import ModeQuestion
+# A question, and one that decides where the first is answered by something true, or None.
+ModeQuestion: TypeAlias = "tuple[Callable[[], Any], Callable[[], Any] | None]"
 
 
 def _class(module: str, name: str) -> tuple[type, ...]:
@@ -26,6 +30,15 @@ def _class(module: str, name: str) -> tuple[type, ...]:
         return (getattr(import_module(module), name),)
     except (ImportError, AttributeError):
         return ()
+
+
+def _address(library: str, symbol: str) -> int | None:
+    """Where a function of one of PyTorch's libraries lies, or None."""
+    try:
+        function = getattr(ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / library)), symbol)
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _function(owner: Any, name: str, absent: Callable[[], Any]) -> Callable[[], Any]:
@@ -142,16 +155,22 @@ def compiled_run() -> CompiledRun | None:
     return run
 
 
-QUESTIONS: tuple[ModeQuestion, ...] = (
-    (deterministic, None),
-    (tracing, None),
-    (dispatch_modes, None),
-    (any_autocast, None),
-    (function_modes, watched),
+TRACERS: tuple[ModeQuestion, ...] = ((tracing, None), (dispatch_modes, None))
+"""Checks that hold where a tracer or a mode wants to see what runs: of a kernel that is called directly it sees
+nothing."""
+
+NATIVE_TRACERS = (
+    _address("libc10.so", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"),
+    _address("libtorch_cpu.so", "_ZN5torch3jit6tracer15getTracingStateEv"),
 )
-"""Checks that hold where more is asked for than the result of a call: deterministic algorithms, a tracer or a mode that
-wants to see it, autocast that casts its operands. Where there is a second one, the first is only quick. A transform of
-torch.func has tensors without memory."""
+"""Functions of PyTorch's C++ libraries without arguments that answer ``TRACERS`` in a tenth of the time: the number of
+modes, and a reference to a pointer that is null without a tracer. ``TRACERS`` are asked where one is None. Tried with
+PyTorch 2.13 on CPUs."""
+
+QUESTIONS: tuple[ModeQuestion, ...] = (*TRACERS, (deterministic, None), (any_autocast, None), (function_modes, watched))
+"""Checks that hold where more is asked for than the result of a call: ``TRACERS``, deterministic algorithms, autocast
+that casts its operands, a mode that wants to see functions. Where there is a second one, the first is only quick. A
+transform of torch.func has tensors without memory."""
 
 
 def intercepted() -> bool:
@@ -160,3 +179,22 @@ def intercepted() -> bool:
     if any(first() and (second is None or second()) for first, second in QUESTIONS):
         return True
     return getattr(*LEVEL) >= 0 or transformed()
+
+
+_UNSEEN = "which does not see a kernel that is called directly: call tirgemm.torch.matmul_op(kernel) instead"
+
+
+def unseen(operands: Sequence[object]) -> str:
+    """What of PyTorch would not see a kernel that is called directly with these, and what to do, or "": a tracer, a
+    mode, a transform, or forward-mode differentiation of one of them."""
+    if tracing():
+        return f"the call is traced by torch.jit.trace, {_UNSEEN}"
+    if dispatch_modes():
+        return f"the call is within a TorchDispatchMode (make_fx, fake tensors, a FLOP counter), {_UNSEEN}"
+    if transformed():
+        return f"the call is within a transform of torch.func, {_UNSEEN}"
+    if getattr(*LEVEL) >= 0:
+        tensors = (each for each in operands if isinstance(each, torch.Tensor))
+        if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+            return "the call is differentiated in forward mode, and a kernel has no derivative: detach its operands"
+    return ""
