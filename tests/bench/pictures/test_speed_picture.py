@@ -36,7 +36,7 @@ def results(tmp_path: Path) -> Path:
     ]
     rows.append({"gemm": "128x128x128:f16:nt", "variant": "quick", "baselines": {}})  # not measured
     (tmp_path / "nvidia-h200").mkdir()
-    path = tmp_path / "nvidia-h200" / "judge-116.sustained.json"
+    path = tmp_path / "nvidia-h200" / "judge-120.sustained.json"
     path.write_text(json.dumps({"format": FORMAT, "rows": rows}))
     earlier = [rows[2] | {"gemm": "256x256x256:f16:nt"}]
     older = tmp_path / "nvidia-h200" / "judge-102.sustained.json"

@@ -80,7 +80,7 @@ def test_judge_suites_are_tabled_together_and_the_grid_is_not_among_them(tmp_pat
 
 def test_judge_suites_that_were_read_and_the_others_are_not_tabled_together(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "gpu"
-    for number, suite in enumerate(("judge-102", "judge-103", "judge-107", "judge-108", "judge-116", "twice-116"), 1):
+    for number, suite in enumerate(("judge-102", "judge-103", "judge-107", "judge-108", "judge-120", "twice-120"), 1):
         path = folder / f"{suite}.sustained.json"
         file = ResultsFile(path, suite, "sustained", environment(GPU, None, COMMIT), resume=False)
         file.put(raced(f"64x64x{64 * number}:f16:nt", "quick", 5.0 * number, {"torch.matmul": 10.0}))
@@ -88,8 +88,8 @@ def test_judge_suites_that_were_read_and_the_others_are_not_tabled_together(tmp_
     assert cells(table, "**judge-102, judge-103 together**, all; 2")[1] == f"{math.sqrt(2):.3f} (1.000)"
     assert cells(table, "**judge-107, judge-108 together**, all; 2")[1] == f"{math.sqrt(10 / 15 * 10 / 20):.3f} (0.500)"
     assert table.count("together") == 4, "of all and of aligned rows"
-    assert cells(table, "judge-116, all; 1")[1] == "0.400 (0.400)"
-    assert cells(table, "twice-116, all; 1")[1] == "0.333 (0.333)"
+    assert cells(table, "judge-120, all; 1")[1] == "0.400 (0.400)"
+    assert cells(table, "twice-120, all; 1")[1] == "0.333 (0.333)"
 
 
 def test_two_versions_stand_side_by_side(tmp_path: Path) -> None:
