@@ -33,6 +33,7 @@ from tirgemm.errors import (
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
+from tirgemm.tuning_db.disk_space import is_full
 from tirgemm.tuning_db.fork_safety import renew_in_forks
 from tirgemm.tuning_db.models import Base
 from tirgemm.tuning_db.sqlite_file import can_write, reading_uri
@@ -151,6 +152,11 @@ class Database(Closing):
     def writable(self) -> bool:
         """Whether the file and its folder may be written, as far as they say; of PostgreSQL always true."""
         return not self.is_sqlite or can_write(self._file)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk of the file is full; of PostgreSQL, which has a disk of its own, false."""
+        return self.is_sqlite and is_full(self._file.parent)
 
     @property
     def is_sqlite(self) -> bool:

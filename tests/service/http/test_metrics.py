@@ -17,6 +17,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import log_lines
 from tirgemm.service.http import metrics
+from tirgemm.service.http.routes import info
 from tirgemm.service.server import process
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.status import Status
@@ -234,6 +235,9 @@ def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPa
     assert missing() == ["blobs"]
     service.state.database.blobs.folder.mkdir()
     assert service.http.get("/readyz").status_code == 200
+    with monkeypatch.context() as full:
+        full.setattr(info, "is_full", lambda folder: folder == service.state.database.blobs.folder)
+        assert missing() == ["blobs"]
 
     def fail(_seconds: float) -> list[object]:
         raise StoreUnavailable("it does not answer")
