@@ -51,9 +51,9 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
-    """200 where the database answers, can be written and was not found to be damaged, the blobs can be written, their
-    disk has room, and a worker is alive with a device that can be used; else 503 within a few seconds, whose `missing`
-    names what is not there: `database`, `blobs`, `worker`, `device`.
+    """200 where the database answers, can be written and was not found to be damaged, the blobs can be written, the
+    disks of both have room, and a worker is alive with a device that can be used; else 503 within a few seconds, whose
+    `missing` names what is not there: `database`, `blobs`, `worker`, `device`.
     Where keys are on, the reasons and the workers of `unusable` are told by `GET /v1/meta` alone, which takes one."""
     workers: list[WorkerRecord] = []
     missing: dict[str, str] = {}
@@ -93,6 +93,9 @@ def _look(state: ServiceState) -> tuple[list[WorkerRecord], dict[str, str]]:
     if not database.writable:
         logger.error("database %s cannot be written", database.place)
         faults["database"] = "the database cannot be written; the log says which"
+    elif database.is_full:
+        logger.error("less than %d MiB are free on the disk of database %s", LEAST_FREE_BYTES >> 20, database.place)
+        faults["database"] = "the disk of the database is full"
     if database.damage:
         logger.error("%s", database.damage)
         faults["database"] = "a part of the database is damaged; the log says what to do"
