@@ -132,6 +132,12 @@ def restore(
         if restored.lost:
             words = "are damaged or gone; kernels are built again when they are asked for"
             console.err.print(f"{restored.lost} artifacts of the backup {words}", style="yellow")
+        for key_id in restored.valid_again:
+            words = f"API key {key_id} was revoked here and is valid again; end it with `tirgemm keys revoke {key_id}`"
+            console.err.print(words, style="yellow", markup=False, soft_wrap=True)
+        if restored.keys_off:
+            words = "the backup has no API key, and the database that was here had: nobody is asked for one any more"
+            console.err.print(words, style="yellow", soft_wrap=True)
 
     console.emit(as_json, asdict(restored) | {"data": str(target)}, show)
 
