@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,6 +83,24 @@ def test_the_worker_needs_a_gpu_only_with_the_file_for_gpus() -> None:
 @pytest.mark.parametrize("stage", ["COPY tirgemm", "COPY tuning_db", "COPY service", "USER 10001", "ARG BASE"])
 def test_dockerfile_has(stage: str) -> None:
     assert stage in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_health_check_asks_the_service_itself_where_there_is_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    (check,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", joined, re.MULTILINE)
+    python, *arguments = json.loads(check)
+    assert python == "python3"
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        answered = threading.Thread(target=server.handle_request)
+        answered.start()
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        address = f"127.0.0.1:{server.server_port}"
+        done = run(sys.executable, *(each.replace("127.0.0.1:8000/healthz", address) for each in arguments))
+        with contextlib.suppress(OSError):  # where the check has asked nobody
+            socket.create_connection(server.server_address).close()
+        answered.join()
+    assert done.returncode == 0, done.stderr
 
 
 def page_words() -> list[list[str]]:
