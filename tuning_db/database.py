@@ -324,13 +324,17 @@ def _unwritable(place: str, reason: str) -> StoreUnavailable:
 
 
 def _parse(url: str) -> URL:
+    form = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"it names {parsed.get_backend_name()}")
-    except (ArgumentError, NoSuchModuleError) as error:
-        form = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
-        raise InvalidRequest(f"{form}; the one given cannot be used: {type(error).__name__}") from error
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: of a port that is no number
+        raise InvalidRequest(f"{form}; the one given cannot be used: {type(error).__name__}") from None
+    if parsed.get_backend_name() == "postgresql" and "@" in f"{parsed.host}{parsed.database}":
+        # What is behind the first @ may be of a password, and no message may tell it.
+        words = "a password with @ has it as %40, or is in the variable PGPASSWORD"
+        raise InvalidRequest(f"{form}; the one given has @ in its host or name: {words}")
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):

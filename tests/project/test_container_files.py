@@ -68,6 +68,13 @@ def test_a_container_of_compose_has_no_rights(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in container.get("ports", ()))
 
 
+def test_compose_puts_the_password_of_postgresql_into_no_url() -> None:
+    for name in ("service", "worker"):
+        environment = services("compose.yaml")[name]["environment"]
+        assert environment["TIRGEMM_DB"] == "postgresql+psycopg://tirgemm@database/tirgemm"
+        assert environment["PGPASSWORD"].startswith("${POSTGRES_PASSWORD:")
+
+
 def test_compose_gives_a_container_of_ours_the_time_to_drain() -> None:
     for name in ("service", "worker"):
         assert float(services("compose.yaml")[name]["stop_grace_period"].removesuffix("s")) > GRACE_SECONDS
