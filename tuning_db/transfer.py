@@ -37,19 +37,22 @@ _PAGE = 500
 
 @dataclass
 class Merged:
-    """What a merge brought; ``known`` candidates were there already."""
+    """What a merge brought; ``known`` candidates were there already. ``missing`` artifacts are lost or damaged, and
+    their kernels were left out."""
 
     candidates: int = 0
     known: int = 0
     sample_sets: int = 0
     kernels: int = 0
+    missing: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"missing": list(self.missing)}
 
 
 def export_records(db: Database, path: Path, *, artifacts: bool = False) -> dict[str, Any]:
-    """Write every candidate with its samples, and with ``artifacts`` the kernels too; returns the header."""
+    """Write every candidate with its samples, and with ``artifacts`` the kernels too; returns the header, whose
+    ``missing`` names the artifacts that are lost or damaged, and whose kernels are left out."""
     with _outgoing(db, artifacts) as (header, records):
         records_file.write(Path(path), header, records)
     return header
@@ -106,7 +109,9 @@ def merge(db: Database, other: Database, *, artifacts: bool = True) -> Merged:
     if db.url == other.url:
         raise InvalidRequest(f"database {db.place} cannot be merged into itself; name another one")
     with _outgoing(other, artifacts) as (header, records):
-        return _take_in(db, header, records, rows.digest(header), other.place)
+        merged = _take_in(db, header, records, rows.digest(header), other.place)
+    merged.missing = tuple(header["missing"])
+    return merged
 
 
 # -- out -----------------------------------------------------------------------------------------
@@ -117,8 +122,12 @@ def _outgoing(db: Database, artifacts: bool) -> Iterator[tuple[dict[str, Any], I
     """The header and the records of one state of a database."""
     with db.read() as connection:
         counts = {"candidate": _count(connection, CandidateRow), "device": _count(connection, DeviceRow)}
+        missing: list[str] = []
         if artifacts:
-            counts["kernel"] = _count(connection, KernelRow)
+            of_artifact = select(KernelRow.artifact_sha256, func.count()).group_by(KernelRow.artifact_sha256)
+            kernels = {sha256: int(count) for sha256, count in connection.execute(of_artifact)}
+            missing = sorted(sha256 for sha256 in kernels if not db.blobs.is_whole(sha256))
+            counts["kernel"] = sum(kernels.values()) - sum(kernels[sha256] for sha256 in missing)
         header = {
             "format": records_file.FORMAT,
             "version": records_file.VERSION,
@@ -126,11 +135,14 @@ def _outgoing(db: Database, artifacts: bool) -> Iterator[tuple[dict[str, Any], I
             "tirgemm": _own_version(),
             "schema": schema.HEAD,
             "counts": {kind: count for kind, count in counts.items() if count},
+            "missing": missing,
         }
-        yield header, _records(db, connection, artifacts)
+        yield header, _records(db, connection, artifacts, frozenset(missing))
 
 
-def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[dict[str, Any]]:
+def _records(
+    db: Database, connection: Connection, artifacts: bool, missing: frozenset[str]
+) -> Iterator[dict[str, Any]]:
     for device in connection.execute(select(DeviceRow.description).order_by(DeviceRow.key)).scalars():
         yield device_out(device)
     last = 0
@@ -147,6 +159,8 @@ def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[
     if artifacts:
         for row in connection.execute(rows.select_kernels().order_by(KernelRow.seq)).all():
             kernel = rows.kernel_of(row)
+            if kernel.artifact_sha256 in missing:
+                continue
             yield kernel_out(kernel, db.blobs.get(kernel.artifact_sha256), row.stored_at)
 
 
@@ -230,7 +244,7 @@ def _merge_kernel(db: Database, connection: Connection, incoming: KernelIn, orig
     merged.kernels += 1
 
 
-def _count(connection: Connection, table: type[CandidateRow | DeviceRow | KernelRow]) -> int:
+def _count(connection: Connection, table: type[CandidateRow | DeviceRow]) -> int:
     return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
 
 

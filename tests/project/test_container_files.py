@@ -105,7 +105,7 @@ def test_the_health_check_asks_the_service_itself_where_there_is_a_proxy(monkeyp
         address = f"127.0.0.1:{server.server_port}"
         done = run(sys.executable, *(each.replace("127.0.0.1:8000/healthz", address) for each in arguments))
         with contextlib.suppress(OSError):  # where the check has asked nobody
-            socket.create_connection(server.server_address).close()
+            socket.create_connection(("127.0.0.1", server.server_port)).close()
         answered.join()
     assert done.returncode == 0, done.stderr
 

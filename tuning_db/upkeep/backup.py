@@ -152,7 +152,7 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
             raise InvalidRequest(f"{data_dir} holds a tuning database; give an empty folder, or --replace to lose it")
         _require_whole(source)
     kept = BlobStore(folder / "blobs")
-    whole = [blob.sha256 for blob in kept.list() if _is_whole(kept, blob.sha256)]
+    whole = [blob.sha256 for blob in kept.list() if kept.is_whole(blob.sha256)]
     data_dir.mkdir(parents=True, exist_ok=True)
     blobs = BlobStore(data_dir / "blobs")
     for sha256 in whole:
@@ -180,17 +180,6 @@ def _revoked_keys(file: Path) -> dict[str, bool]:
             return {key_id: bool(revoked) for key_id, revoked in connection.execute(wanted)}
     except StoreError:
         return {}
-
-
-def _is_whole(blobs: BlobStore, sha256: str) -> bool:
-    """Whether a blob can be read and has its bytes. Raises StoreUnavailable where this user may not read it."""
-    try:
-        blobs.get(sha256)
-    except StoreUnavailable:
-        raise
-    except StoreError:
-        return False
-    return True
 
 
 def _require_empty(folder: Path) -> None:

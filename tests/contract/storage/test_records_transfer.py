@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -262,6 +263,31 @@ def test_a_set_of_which_a_member_gives_a_row_other_bits_is_not_imported(
     assert SqlStore(target).kernel(gemm, DEVICE.key, "sustained") is None
 
 
+@pytest.mark.parametrize("how", ["export", "merge"])
+def test_kernels_whose_artifacts_are_lost_or_damaged_are_left_out_and_named(
+    source: Database, make: MakeDatabase, tmp_path: Path, how: str
+) -> None:
+    target, store = make(), SqlStore(source)
+    whole = {record.id for record in store.kernels()}
+    stored_kernel(store, b"damaged")
+    for _ in range(2):
+        store.put_kernel(replace(kernel(), artifact_sha256="0" * 64))
+    damaged = hashlib.sha256(b"damaged").hexdigest()
+    (blob,) = source.blobs.folder.rglob(damaged)
+    blob.write_bytes(b"changed")
+    if how == "merge":
+        merged = merge(target, source)
+        missing = merged.missing
+    else:
+        header = export_records(source, tmp_path / "records.jsonl", artifacts=True)
+        assert header["counts"]["kernel"] == 2
+        missing = header["missing"]
+        merged = import_records(target, tmp_path / "records.jsonl")
+    assert list(missing) == sorted(["0" * 64, damaged])
+    assert merged.kernels == 2
+    assert {record.id for record in SqlStore(target).kernels()} == whole
+
+
 def test_files_and_databases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with Database.embedded(tmp_path / "data") as database:
         with pytest.raises(InvalidRequest, match=r"missing\.jsonl"):
@@ -270,7 +296,4 @@ def test_files_and_databases_that_cannot_be_used_are_named(tmp_path: Path) -> No
             export_records(database, tmp_path / "no such folder" / "records.jsonl")
         with pytest.raises(InvalidRequest, match="into itself"):
             merge(database, database)
-        SqlStore(database).put_kernel(replace(kernel(), artifact_sha256="0" * 64))
-        with pytest.raises(StoreError, match="0000 is not stored"):
-            export_records(database, tmp_path / "records.jsonl", artifacts=True)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
