@@ -1,7 +1,8 @@
 """Export, import and merge of records between databases.
 
 Merging only adds. A sample set that is there already is passed over, and so is a kernel; a candidate that is known
-keeps its record, unless it was not measured here and was measured there. Doing it twice changes nothing.
+keeps its record, unless it was not measured here and was measured there. A kernel that is pinned there is pinned here,
+where no other one of its problem is. Doing it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -241,7 +242,18 @@ def _merge_kernel(db: Database, connection: Connection, incoming: KernelIn, orig
         return
     db.blobs.put(incoming.artifact)
     write_kernel(db, connection, incoming.kernel, origin, incoming.stored_at)
+    if incoming.pinned:
+        _pin(db, connection, incoming.kernel.id)
     merged.kernels += 1
+
+
+def _pin(db: Database, connection: Connection, kernel_id: str) -> None:
+    """Pin a new kernel, unless another one of its problem, device class and regime is pinned here."""
+    mine = connection.execute(select(*KernelRow.__table__.columns).where(KernelRow.id == kernel_id)).one()
+    same = [getattr(KernelRow, name) == getattr(mine, name) for name in ("gemm_id", "device_key", "regime")]
+    if connection.execute(select(KernelRow.seq).where(*same, KernelRow.pinned_at.is_not(None))).first() is None:
+        at = iso(db.now(connection))
+        connection.execute(update(KernelRow).where(KernelRow.id == kernel_id).values(pinned_at=at))
 
 
 def _count(connection: Connection, table: type[CandidateRow | DeviceRow]) -> int:
