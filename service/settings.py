@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tirgemm._user_folders import DATABASE, SERVER_LOCK, SIGNING_KEY, user_data
+from tirgemm._user_folders import DATABASE, SERVER_LOCK, SIGNING_KEY, expanded, lock_folder, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.log_lines import LogFormat
 from tirgemm.service.validation_messages import TextForm, refusal
@@ -127,7 +127,12 @@ class Settings(BaseSettings):
             option = f"--{field.replace('_', '-')}, " if field in options else ""
             named = f"{option}TIRGEMM_{field.upper()}"
             raise InvalidRequest(refusal(f"setting {field} ({named})", first)) from error
-        return settings.model_copy(update={"data": settings.data.expanduser().resolve()})
+        paths = {
+            "data": expanded(settings.data).resolve(),
+            "lock_dir": None if settings.lock_dir is None else lock_folder(settings.lock_dir),
+            "alive_file": None if settings.alive_file is None else expanded(settings.alive_file),
+        }
+        return settings.model_copy(update=paths)
 
     @property
     def signing_key(self) -> Path:

@@ -12,7 +12,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
-from tirgemm._user_folders import SERVER_LOCK, user_data
+from tirgemm._user_folders import SERVER_LOCK, expanded, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import database_file, existing_database, require_database
@@ -114,7 +114,7 @@ def restore(
     from tirgemm.tuning_db.upkeep.backup import read_manifest
     from tirgemm.tuning_db.upkeep.backup import restore as put_back
 
-    target = user_data() if data is None else data.expanduser().absolute()
+    target = user_data() if data is None else expanded(data).absolute()
     has_database = read_manifest(folder)["database"]
     if has_database and db is not None:
         raise InvalidRequest(

@@ -42,6 +42,7 @@ def worker(
     arguments = options.setting_arguments(locals())
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import DamagedDatabase, InvalidRequest, TirgemmError
+    from tirgemm.service.jobs.alive_file import require_alive_file
     from tirgemm.service.jobs.damage_watch import DamageWatch
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
@@ -75,6 +76,7 @@ def worker(
         if marker is not None and is_repair_due(marker):
             raise DamagedDatabase(f"the database in {settings.data} was found to be damaged: {_REPAIRS}")
         require_devices(settings)
+        require_alive_file(settings.alive_file)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
             traces_of(settings, "tirgemm-worker"),
