@@ -80,7 +80,7 @@ def worker(
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
             traces_of(settings, "tirgemm-worker"),
-            ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
+            ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s, for_all=True),
             open_database(settings) as database,
         ):
             store = LayeredStore(database)
