@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event
@@ -76,6 +76,11 @@ class JobQueue(WorkerRegistry):
     def __init__(self, db: Database, clock: Clock | None = None, monotonic: Clock | None = None) -> None:
         super().__init__(db, clock)
         self._lease_clock = LeaseClock(monotonic or clock or time.monotonic)
+
+    def _now(self, connection: Connection) -> float:
+        now = super()._now(connection)
+        self._lease_clock.look(now)
+        return now
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -224,7 +229,7 @@ class JobQueue(WorkerRegistry):
         with self.db.write() as connection:
             now = self._now(connection)
             wanted = wanted.where(window_open(now)).order_by(*QUEUE_ORDER)
-            if self._lease_clock.tells(now, lease_s):
+            if self._lease_clock.tells(lease_s):
                 for silent in expired_owners(connection, now):
                     if not is_of_one_process(silent, owner):
                         declare_dead(connection, silent, now)

@@ -23,13 +23,17 @@ class LeaseClock:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._last: tuple[float, float] | None = None
-        self._not_before = -math.inf
+        self._jumped_at = -math.inf
 
-    def tells(self, now: float, lease_s: float) -> bool:
-        """Whether a lease that has run out at ``now``, by the database's clock, is that of a dead worker."""
+    def look(self, now: float) -> None:
+        """Remember what the database's clock says at this moment."""
         with self._lock:
             here = self._monotonic()
             if self._last is not None and now - self._last[0] > here - self._last[1] + JUMP_S:
-                self._not_before = here + lease_s
+                self._jumped_at = here
             self._last = now, here
-            return here >= self._not_before
+
+    def tells(self, lease_s: float) -> bool:
+        """Whether a lease that has run out by the database's clock is that of a dead worker."""
+        with self._lock:
+            return self._monotonic() >= self._jumped_at + lease_s

@@ -257,6 +257,19 @@ class JobLeaseContract(QueueFixtures):
         again = self.claimed(queue, "idle")
         assert (again.id, again.attempts) == (job.id, 2), "a lease later the clock tells who is dead"
 
+    def test_a_worker_that_has_not_claimed_yet_knows_that_the_clock_went_forward(
+        self, database: Database, queue: JobQueue, clock: FakeClock
+    ) -> None:
+        queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue, "alive")
+        here = FakeClock()
+        starting = JobQueue(database, clock, here)
+        starting.register_worker("starting", [DEVICE])
+        clock.now += 60
+        assert starting.claim("starting", KEYS, 5.0) is None
+        clock.now, here.now = clock.now + 5, here.now + 5
+        assert self.claimed(starting, "starting").attempts == 2
+
     def test_no_device_of_a_worker_declares_another_one_of_it_dead(self, queue: JobQueue, clock: FakeClock) -> None:
         job, _ = queue.submit(JobRequest(GEMM, DEVICE))
         self.claimed(queue, "host.example:7:abcd.0")
