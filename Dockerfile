@@ -67,6 +67,7 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
-    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
+    CMD ["python3", "-c", \
+    "import urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:8000/healthz', timeout=2)"]
 ENTRYPOINT ["tirgemm"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tirgemm._user_folders import DATABASE, SERVER_LOCK, SIGNING_KEY, user_data
+from tirgemm._user_folders import DATABASE, SERVER_LOCK, SIGNING_KEY, expanded, lock_folder, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.log_lines import LogFormat
 from tirgemm.service.validation_messages import TextForm, refusal
@@ -33,7 +35,18 @@ REQUEST_SECONDS = 30.0
 HANG_SECONDS = 120.0
 
 
+# A host name or an address, as a Host header has it but for a port.
+_BARE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*|\[?[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]?")
+
 EngineName = Literal["local", "ray"]
+
+
+def _bare_names(names: str) -> str:
+    for name in map(str.strip, names.split(",")):
+        if name and name != "*" and _BARE_NAME.fullmatch(name) is None:
+            words = "names with commas, each without scheme, port, path and wildcard, or * alone for any"
+            raise PydanticCustomError("host_names", "Input should be {words}", {"words": words})
+    return names
 
 
 class Settings(BaseSettings):
@@ -50,7 +63,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """0 is any free port, printed and written to ``server.json`` in the data folder."""
-    hosts: str = ""
+    hosts: Annotated[str, AfterValidator(_bare_names)] = ""
     """Names, with commas, that clients call this service by besides its address and this machine's name; * is any."""
     max_connections: Annotated[int, Field(ge=8, le=65536)] = 256
     """Connections at once of each server process; one more is refused, unless it is a probe's."""
@@ -114,7 +127,12 @@ class Settings(BaseSettings):
             option = f"--{field.replace('_', '-')}, " if field in options else ""
             named = f"{option}TIRGEMM_{field.upper()}"
             raise InvalidRequest(refusal(f"setting {field} ({named})", first)) from error
-        return settings.model_copy(update={"data": settings.data.expanduser().resolve()})
+        paths = {
+            "data": expanded(settings.data).resolve(),
+            "lock_dir": None if settings.lock_dir is None else lock_folder(settings.lock_dir),
+            "alive_file": None if settings.alive_file is None else expanded(settings.alive_file),
+        }
+        return settings.model_copy(update=paths)
 
     @property
     def signing_key(self) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tirgemm.errors import InvalidRequest
+
 # Files of a data folder: SQLite's database, the private key that its artifacts are signed with, the signed list of its
 # valid keys and of what is revoked, what a running server holds, and what a command holds that changes keys or list.
 DATABASE = "tirgemm.db"
@@ -28,7 +30,25 @@ def user_data() -> Path:
     """``$TIRGEMM_DATA``, else ``$XDG_DATA_HOME/tirgemm``, by default ``~/.local/share/tirgemm``: database and signing
     key."""
     named = os.environ.get("TIRGEMM_DATA", "")
-    return Path(named).expanduser().absolute() if named else _folder("XDG_DATA_HOME", ".local/share")
+    return expanded(Path(named)).absolute() if named else _folder("XDG_DATA_HOME", ".local/share")
+
+
+def expanded(path: Path) -> Path:
+    """The path with the home folder in place of ``~`` or ``~user``. Raises InvalidRequest for a user that is not
+    there."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise InvalidRequest(f"{str(path)!r:.200}: {error}; give the whole path") from error
+
+
+def lock_folder(path: Path) -> Path:
+    """A folder of host-wide locks that a user names. Raises InvalidRequest for one that depends on where a process is
+    started: whoever measures on the machine must mean the same."""
+    folder = expanded(path)
+    if not folder.is_absolute():
+        raise InvalidRequest(f"lock folder {str(path)!r:.200} is not absolute; give its whole path")
+    return folder
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -16,7 +16,7 @@ from tirgemm._terminal.folder_option import data_folder
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm._terminal.unused_options import require_unused
-from tirgemm._user_folders import SIGNING_KEY
+from tirgemm._user_folders import SIGNING_KEY, expanded
 from tirgemm.errors import Interrupted, InvalidRequest
 from tirgemm.events import Phase
 from tirgemm.progress import ProgressTracker, role_of_document
@@ -347,7 +347,7 @@ def artifact_trust(given: list[str] | None, data: Path | None) -> Any:
     """``trust_of`` where ``data`` is asked for nothing but its key. Raises InvalidRequest where it adds none."""
     if given:
         require_unused("--trust says whom to trust in place of your own keys", ("--data", data))
-    elif data is not None and not (data.expanduser() / SIGNING_KEY).is_file():
+    elif data is not None and not (expanded(data) / SIGNING_KEY).is_file():
         raise InvalidRequest(f"--data is {data}, which holds no signing key to trust; name a data folder of yours")
     return trust_of(given, data)
 

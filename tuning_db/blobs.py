@@ -94,6 +94,16 @@ class BlobStore:
         """Whether a blob of that hash is there; its bytes are not read."""
         return (self.folder / _path(sha256)).is_file()
 
+    def is_whole(self, sha256: str) -> bool:
+        """Whether a blob can be read and has its bytes. Raises StoreUnavailable where this user may not read it."""
+        try:
+            self.get(sha256)
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return False
+        return True
+
     def delete(self, sha256: str) -> None:
         try:
             (self.folder / _path(sha256)).unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tirgemm._user_folders import DATABASE, SIGNING_KEY, user_data
+from tirgemm._user_folders import DATABASE, SIGNING_KEY, expanded, user_data
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Signer
@@ -118,4 +118,4 @@ def require_signing_key(data_dir: Path | None) -> Path:
 
 
 def _folder(data_dir: Path | None) -> Path:
-    return user_data() if data_dir is None else data_dir.expanduser().absolute()
+    return user_data() if data_dir is None else expanded(data_dir).absolute()

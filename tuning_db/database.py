@@ -33,6 +33,7 @@ from tirgemm.errors import (
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import schema
 from tirgemm.tuning_db.blobs import BlobStore
+from tirgemm.tuning_db.disk_space import is_full
 from tirgemm.tuning_db.fork_safety import renew_in_forks
 from tirgemm.tuning_db.models import Base
 from tirgemm.tuning_db.sqlite_file import can_write, reading_uri
@@ -151,6 +152,11 @@ class Database(Closing):
     def writable(self) -> bool:
         """Whether the file and its folder may be written, as far as they say; of PostgreSQL always true."""
         return not self.is_sqlite or can_write(self._file)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk of the file is full; of PostgreSQL, which has a disk of its own, false."""
+        return self.is_sqlite and is_full(self._file.parent)
 
     @property
     def is_sqlite(self) -> bool:
@@ -318,13 +324,17 @@ def _unwritable(place: str, reason: str) -> StoreUnavailable:
 
 
 def _parse(url: str) -> URL:
+    form = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ArgumentError(f"it names {parsed.get_backend_name()}")
-    except (ArgumentError, NoSuchModuleError) as error:
-        form = "a database URL is sqlite:////FILE or postgresql+psycopg://USER@HOST/NAME"
-        raise InvalidRequest(f"{form}; the one given cannot be used: {type(error).__name__}") from error
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: of a port that is no number
+        raise InvalidRequest(f"{form}; the one given cannot be used: {type(error).__name__}") from None
+    if parsed.get_backend_name() == "postgresql" and "@" in f"{parsed.host}{parsed.database}":
+        # What is behind the first @ may be of a password, and no message may tell it.
+        words = "a password with @ has it as %40, or is in the variable PGPASSWORD"
+        raise InvalidRequest(f"{form}; the one given has @ in its host or name: {words}")
     if parsed.drivername == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):

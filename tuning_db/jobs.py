@@ -8,10 +8,11 @@ differ agree on every lease.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event
@@ -22,6 +23,7 @@ from tirgemm.tuning.process.spans import spanned
 from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.access.quotas import Asker, require_quota
+from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.job_values import Job, JobProgress, JobRequest, StoredEvent, priority_named
 from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow
 from tirgemm.tuning_db.pages import place_of
@@ -34,6 +36,7 @@ from tirgemm.tuning_db.queue.job_leases import (
     expired_owners,
     first_sound,
     held,
+    is_of_one_process,
     put_back_unreleased,
     released,
     require_held,
@@ -56,8 +59,9 @@ from tirgemm.tuning_db.queue.job_rows import (
     unknown_job,
     window_open,
 )
+from tirgemm.tuning_db.queue.lease_clock import LeaseClock
 from tirgemm.tuning_db.queue.worker_registry import WorkerRegistry
-from tirgemm.tuning_db.times import iso
+from tirgemm.tuning_db.times import Clock, iso
 
 LeaseState = Literal["ok", "cancelled", "lost"]
 _WAITS = (JobRow.status == "queued", JobRow.owner.is_(None))
@@ -66,7 +70,17 @@ _LIVE = select(JobRow.seq).where(JobRow.status.in_(LIVE)).limit(1)
 
 
 class JobQueue(WorkerRegistry):
-    """The job, event and worker tables of a Database."""
+    """The job, event and worker tables of a Database. ``monotonic`` gives the seconds that pass here, by default those
+    of ``clock``, or of the machine."""
+
+    def __init__(self, db: Database, clock: Clock | None = None, monotonic: Clock | None = None) -> None:
+        super().__init__(db, clock)
+        self._lease_clock = LeaseClock(monotonic or clock or time.monotonic)
+
+    def _now(self, connection: Connection) -> float:
+        now = super()._now(connection)
+        self._lease_clock.look(now)
+        return now
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -202,7 +216,7 @@ class JobQueue(WorkerRegistry):
 
         ``unverified`` also takes jobs for devices that are not here and that ask for no verification. A job whose
         fallback another worker builds at this moment is passed over: that one has begun it. One whose row is damaged
-        is failed.
+        is failed. Of the process of ``owner``, which asks, nobody is dead.
         """
         with self.db.read() as connection:
             # Of an idle service there is none: that takes a tenth of the time of what follows, and no lock.
@@ -215,9 +229,11 @@ class JobQueue(WorkerRegistry):
         with self.db.write() as connection:
             now = self._now(connection)
             wanted = wanted.where(window_open(now)).order_by(*QUEUE_ORDER)
-            for dead in expired_owners(connection, now):
-                declare_dead(connection, dead, now)
-            put_back_unreleased(connection, now)
+            if self._lease_clock.tells(lease_s):
+                for silent in expired_owners(connection, now):
+                    if not is_of_one_process(silent, owner):
+                        declare_dead(connection, silent, now)
+                put_back_unreleased(connection, now, owner)
             row = first_sound(connection, wanted.with_for_update(skip_locked=True), now)
             if row is None:
                 return None

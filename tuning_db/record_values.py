@@ -43,11 +43,12 @@ DOCUMENT_MEMBERS = ("device", "config", "timings")
 
 @dataclass(frozen=True)
 class KernelIn:
-    """A kernel of a records file with its artifact, and when the exporter stored it."""
+    """A kernel of a records file with its artifact, when the exporter stored it, and whether it was pinned there."""
 
     kernel: KernelRecord
     artifact: bytes
     stored_at: str
+    pinned: bool = False
 
 
 def device_out(device: dict[str, Any]) -> dict[str, Any]:
@@ -72,8 +73,8 @@ def candidate_out(candidate: Candidate) -> dict[str, Any]:
 
 
 def kernel_out(kernel: KernelRecord, artifact: bytes, stored_at: str) -> dict[str, Any]:
-    """The record of a kernel with its artifact, and when it was stored."""
-    return {
+    """The record of a kernel with its artifact, and when it was stored; it says where the kernel is pinned."""
+    record = {
         "kind": "kernel",
         "id": kernel.id,
         "gemm": str(kernel.gemm),
@@ -84,6 +85,7 @@ def kernel_out(kernel: KernelRecord, artifact: bytes, stored_at: str) -> dict[st
         "stored_at": stored_at,
         "artifact": base64.b64encode(artifact).decode(),
     }
+    return record | ({"pinned": True} if kernel.pinned else {})
 
 
 def value_in(record: dict[str, Any], place: str) -> Device | Candidate | KernelIn:
@@ -165,7 +167,10 @@ def _kernel_in(record: dict[str, Any]) -> KernelIn:
         created_at=_word(record, "created_at"),
         id=_kernel_id(record["id"]),
     )
-    return KernelIn(kernel, artifact, _word(record, "stored_at"))
+    pinned = record.get("pinned", False)
+    if not isinstance(pinned, bool) or (pinned and kernel.role == "unverified"):
+        raise InvalidRequest(f"pinned is {pinned!r:.80}; it must be true or false, and is false of an unverified build")
+    return KernelIn(kernel, artifact, _word(record, "stored_at"), pinned)
 
 
 def _device_in(value: dict[str, Any]) -> Device:

@@ -1,7 +1,8 @@
 """Export, import and merge of records between databases.
 
 Merging only adds. A sample set that is there already is passed over, and so is a kernel; a candidate that is known
-keeps its record, unless it was not measured here and was measured there. Doing it twice changes nothing.
+keeps its record, unless it was not measured here and was measured there. A kernel that is pinned there is pinned here,
+where no other one of its problem is. Doing it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -37,19 +38,22 @@ _PAGE = 500
 
 @dataclass
 class Merged:
-    """What a merge brought; ``known`` candidates were there already."""
+    """What a merge brought; ``known`` candidates were there already. ``missing`` artifacts are lost or damaged, and
+    their kernels were left out."""
 
     candidates: int = 0
     known: int = 0
     sample_sets: int = 0
     kernels: int = 0
+    missing: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, int]:
-        return asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"missing": list(self.missing)}
 
 
 def export_records(db: Database, path: Path, *, artifacts: bool = False) -> dict[str, Any]:
-    """Write every candidate with its samples, and with ``artifacts`` the kernels too; returns the header."""
+    """Write every candidate with its samples, and with ``artifacts`` the kernels too; returns the header, whose
+    ``missing`` names the artifacts that are lost or damaged, and whose kernels are left out."""
     with _outgoing(db, artifacts) as (header, records):
         records_file.write(Path(path), header, records)
     return header
@@ -106,7 +110,9 @@ def merge(db: Database, other: Database, *, artifacts: bool = True) -> Merged:
     if db.url == other.url:
         raise InvalidRequest(f"database {db.place} cannot be merged into itself; name another one")
     with _outgoing(other, artifacts) as (header, records):
-        return _take_in(db, header, records, rows.digest(header), other.place)
+        merged = _take_in(db, header, records, rows.digest(header), other.place)
+    merged.missing = tuple(header["missing"])
+    return merged
 
 
 # -- out -----------------------------------------------------------------------------------------
@@ -117,8 +123,12 @@ def _outgoing(db: Database, artifacts: bool) -> Iterator[tuple[dict[str, Any], I
     """The header and the records of one state of a database."""
     with db.read() as connection:
         counts = {"candidate": _count(connection, CandidateRow), "device": _count(connection, DeviceRow)}
+        missing: list[str] = []
         if artifacts:
-            counts["kernel"] = _count(connection, KernelRow)
+            of_artifact = select(KernelRow.artifact_sha256, func.count()).group_by(KernelRow.artifact_sha256)
+            kernels = {sha256: int(count) for sha256, count in connection.execute(of_artifact)}
+            missing = sorted(sha256 for sha256 in kernels if not db.blobs.is_whole(sha256))
+            counts["kernel"] = sum(kernels.values()) - sum(kernels[sha256] for sha256 in missing)
         header = {
             "format": records_file.FORMAT,
             "version": records_file.VERSION,
@@ -126,11 +136,14 @@ def _outgoing(db: Database, artifacts: bool) -> Iterator[tuple[dict[str, Any], I
             "tirgemm": _own_version(),
             "schema": schema.HEAD,
             "counts": {kind: count for kind, count in counts.items() if count},
+            "missing": missing,
         }
-        yield header, _records(db, connection, artifacts)
+        yield header, _records(db, connection, artifacts, frozenset(missing))
 
 
-def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[dict[str, Any]]:
+def _records(
+    db: Database, connection: Connection, artifacts: bool, missing: frozenset[str]
+) -> Iterator[dict[str, Any]]:
     for device in connection.execute(select(DeviceRow.description).order_by(DeviceRow.key)).scalars():
         yield device_out(device)
     last = 0
@@ -147,6 +160,8 @@ def _records(db: Database, connection: Connection, artifacts: bool) -> Iterator[
     if artifacts:
         for row in connection.execute(rows.select_kernels().order_by(KernelRow.seq)).all():
             kernel = rows.kernel_of(row)
+            if kernel.artifact_sha256 in missing:
+                continue
             yield kernel_out(kernel, db.blobs.get(kernel.artifact_sha256), row.stored_at)
 
 
@@ -227,10 +242,21 @@ def _merge_kernel(db: Database, connection: Connection, incoming: KernelIn, orig
         return
     db.blobs.put(incoming.artifact)
     write_kernel(db, connection, incoming.kernel, origin, incoming.stored_at)
+    if incoming.pinned:
+        _pin(db, connection, incoming.kernel.id)
     merged.kernels += 1
 
 
-def _count(connection: Connection, table: type[CandidateRow | DeviceRow | KernelRow]) -> int:
+def _pin(db: Database, connection: Connection, kernel_id: str) -> None:
+    """Pin a new kernel, unless another one of its problem, device class and regime is pinned here."""
+    mine = connection.execute(select(*KernelRow.__table__.columns).where(KernelRow.id == kernel_id)).one()
+    same = [getattr(KernelRow, name) == getattr(mine, name) for name in ("gemm_id", "device_key", "regime")]
+    if connection.execute(select(KernelRow.seq).where(*same, KernelRow.pinned_at.is_not(None))).first() is None:
+        at = iso(db.now(connection))
+        connection.execute(update(KernelRow).where(KernelRow.id == kernel_id).values(pinned_at=at))
+
+
+def _count(connection: Connection, table: type[CandidateRow | DeviceRow]) -> int:
     return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
 
 

@@ -77,7 +77,12 @@ def export_records(
     with existing_database(data, db) as database:
         header = transfer.export_records(database, file, artifacts=artifacts)
     counts = ", ".join(f"{count} {kind}s" for kind, count in header["counts"].items()) or "nothing"
-    console.emit(as_json, {"file": str(file)} | header, lambda: console.out.print(f"{file}: {counts}"))
+
+    def show() -> None:
+        console.out.print(f"{file}: {counts}")
+        _show_missing(header["missing"])
+
+    console.emit(as_json, {"file": str(file)} | header, show)
 
 
 @app.command("import")
@@ -243,6 +248,19 @@ def _device_of_records(devices: Sequence[Device], wanted: str | None) -> Device:
 
 
 def _show_merged(as_json: bool, merged: dict[str, Any], made: Path | None) -> None:
-    words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in merged.items())
+    counts = {name: count for name, count in merged.items() if name != "missing"}
+    words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     new = f" into a new tuning database in {made}" if made is not None else ""
-    console.emit(as_json, merged, lambda: console.out.print(f"merged{new}: {words}"))
+
+    def show() -> None:
+        console.out.print(f"merged{new}: {words}")
+        _show_missing(merged["missing"])
+
+    console.emit(as_json, merged, show)
+
+
+def _show_missing(artifacts: Sequence[str]) -> None:
+    for sha256 in artifacts:
+        console.err.print(
+            f"artifact {sha256} is lost or damaged: its kernels are left out", style="yellow", soft_wrap=True
+        )

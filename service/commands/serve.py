@@ -42,6 +42,7 @@ def serve(
     arguments = options.setting_arguments(locals())
     from tirgemm._terminal.unused_options import require_unused
     from tirgemm.errors import TirgemmError
+    from tirgemm.service.jobs.alive_file import require_alive_file
     from tirgemm.service.jobs.data_lock import require_lock_file
     from tirgemm.service.jobs.fleets import require_devices
     from tirgemm.service.log_lines import log_to_stderr
@@ -58,6 +59,7 @@ def serve(
             # Refused now rather than by one worker after the other.
             require_devices(settings)
             require_lock_file(settings.worker_lock)
+            require_alive_file(settings.alive_file)
         else:
             require_unused(
                 "no worker is run beside the server",

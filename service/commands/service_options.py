@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from tirgemm._terminal.folder_option import data_folder
+from tirgemm._terminal.folder_option import data_folder, folder_of_locks
 
 DataFolder: TypeAlias = Annotated[
     Path | None,
@@ -27,7 +27,10 @@ RayAddress: TypeAlias = Annotated[
     str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster; 127.0.0.1:6379 by default.")
 ]
 BuildProcesses: TypeAlias = Annotated[int | None, typer.Option("--processes", help="Build processes of all devices.")]
-LockFolder: TypeAlias = Annotated[Path | None, typer.Option("--lock-dir", help="Folder of the host-wide device locks.")]
+LockFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--lock-dir", metavar="PATH", parser=folder_of_locks, help="Folder of the host-wide device locks."),
+]
 LeaseSeconds: TypeAlias = Annotated[
     float | None, typer.Option("--lease-seconds", help="Silence after which a worker's job is taken over.")
 ]

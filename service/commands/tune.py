@@ -13,7 +13,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
-from tirgemm._terminal.folder_option import data_folder
+from tirgemm._terminal.folder_option import data_folder, folder_of_locks
 from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import ProgressView, console_view
 from tirgemm._terminal.tables import Table
@@ -52,7 +52,13 @@ Url = Annotated[
 ]
 LockDir = Annotated[
     Path | None,
-    typer.Option("--lock-dir", metavar="DIR", envvar="TIRGEMM_LOCK_DIR", help="Folder of the host-wide device locks."),
+    typer.Option(
+        "--lock-dir",
+        metavar="DIR",
+        envvar="TIRGEMM_LOCK_DIR",
+        parser=folder_of_locks,
+        help="Folder of the host-wide device locks.",
+    ),
 ]
 
 

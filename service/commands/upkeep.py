@@ -12,7 +12,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
-from tirgemm._user_folders import SERVER_LOCK, user_data
+from tirgemm._user_folders import SERVER_LOCK, expanded, user_data
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.commands.tune import Data, Url
 from tirgemm.tuning_db.data_folder import database_file, existing_database, require_database
@@ -114,7 +114,7 @@ def restore(
     from tirgemm.tuning_db.upkeep.backup import read_manifest
     from tirgemm.tuning_db.upkeep.backup import restore as put_back
 
-    target = user_data() if data is None else data.expanduser().absolute()
+    target = user_data() if data is None else expanded(data).absolute()
     has_database = read_manifest(folder)["database"]
     if has_database and db is not None:
         raise InvalidRequest(
@@ -132,6 +132,12 @@ def restore(
         if restored.lost:
             words = "are damaged or gone; kernels are built again when they are asked for"
             console.err.print(f"{restored.lost} artifacts of the backup {words}", style="yellow")
+        for key_id in restored.valid_again:
+            words = f"API key {key_id} was revoked here and is valid again; end it with `tirgemm keys revoke {key_id}`"
+            console.err.print(words, style="yellow", markup=False, soft_wrap=True)
+        if restored.keys_off:
+            words = "the backup has no API key, and the database that was here had: nobody is asked for one any more"
+            console.err.print(words, style="yellow", soft_wrap=True)
 
     console.emit(as_json, asdict(restored) | {"data": str(target)}, show)
 

@@ -36,17 +36,19 @@ def worker(
 ) -> None:
     """Claim jobs from the database and tune until stopped. Options not given come from TIRGEMM_* variables.
 
-    Exits with 2 where there is no such database or device, the database is to be repaired, another worker of this
-    machine is on it, or a setting is wrong, and with 70 when it hangs.
+    Exits with 2 where there is no such database or device, the database is to be repaired, the signing key is replaced,
+    another worker of this machine is on it, or a setting is wrong, and with 70 when it hangs.
     """
     arguments = options.setting_arguments(locals())
     from tirgemm.artifact.sign import Signer
-    from tirgemm.errors import DamagedDatabase, TirgemmError
+    from tirgemm.errors import DamagedDatabase, InvalidRequest, TirgemmError
+    from tirgemm.service.jobs.alive_file import require_alive_file
     from tirgemm.service.jobs.damage_watch import DamageWatch
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.heartbeat import Heartbeat
     from tirgemm.service.jobs.process import on_termination
+    from tirgemm.service.jobs.signing_key_watch import SigningKeyWatch
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.service_database import open_database
@@ -74,10 +76,11 @@ def worker(
         if marker is not None and is_repair_due(marker):
             raise DamagedDatabase(f"the database in {settings.data} was found to be damaged: {_REPAIRS}")
         require_devices(settings)
+        require_alive_file(settings.alive_file)
         wait_s = SUPERVISED_WAIT_SECONDS if parent is not None else 0.0
         with (
             traces_of(settings, "tirgemm-worker"),
-            ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s),
+            ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s, for_all=True),
             open_database(settings) as database,
         ):
             store = LayeredStore(database)
@@ -102,14 +105,21 @@ def worker(
             if parent is None:
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
             try:
-                with DamageWatch(
-                    marker, runner.stop, is_time=lambda: marker is not None and is_repair_due(marker)
-                ) as watch:
+                with (
+                    DamageWatch(
+                        marker, runner.stop, is_time=lambda: marker is not None and is_repair_due(marker)
+                    ) as watch,
+                    SigningKeyWatch(settings.signing_key, signer.public, runner.stop) as key_watch,
+                ):
                     runner.run()
             finally:
                 fleet.close()
             if watch.seen:
                 raise DamagedDatabase(f"database {database.place} is damaged: {_REPAIRS}")
+            if key_watch.seen:
+                raise InvalidRequest(
+                    f"{settings.signing_key} is another key than this worker signs with; start it again"
+                )
     except TirgemmError as error:
         typer.echo(
             json.dumps({"error": error.code, "detail": str(error)}) if as_json else f"tirgemm worker: {error}", err=True

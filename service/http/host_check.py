@@ -28,9 +28,9 @@ _COUNTED = frozenset({403, 421})
 
 def own_names(listening: str, further: str) -> frozenset[str]:
     """The names that Host may hold: this machine's, the one that is listened on, and ``further`` ones with commas."""
-    machine = socket.gethostname().lower()
-    names = {"localhost", machine, machine.partition(".")[0], listening.lower()}
-    return frozenset(names | {name.strip().lower() for name in further.split(",") if name.strip()})
+    machine = _normal(socket.gethostname())
+    names = {"localhost", machine, machine.partition(".")[0], *map(_normal, (listening, *further.split(",")))}
+    return frozenset(names - {""})
 
 
 class HostCheck:
@@ -76,8 +76,13 @@ class HostCheck:
         match = _AUTHORITY.fullmatch(host)
         if match is None:
             return False
-        name = match[1].lower().rstrip(".")
+        name = _normal(match[1])
         return "*" in self.names or name in self.names or _is_address(name)
+
+
+def _normal(name: str) -> str:
+    """A name as it is compared: in lower case, without the dot that makes it absolute."""
+    return name.strip().lower().rstrip(".")
 
 
 def _is_address(name: str) -> bool:

@@ -13,10 +13,11 @@ class ProcessLock(Closing):
     """An exclusive lock on the file ``path``; the kernel drops it with the process, however that ends.
 
     ``what`` names the thing in AlreadyRunning, which is raised where another process still holds it after ``wait_s``.
+    The file is its owner's alone, unless it is ``for_all`` users of the machine.
     """
 
-    def __init__(self, path: Path, what: str, wait_s: float = 0.0) -> None:
-        self._lock = FileLock(path)
+    def __init__(self, path: Path, what: str, wait_s: float = 0.0, *, for_all: bool = False) -> None:
+        self._lock = FileLock(path, private=not for_all)
         try:
             self._lock.acquire(timeout_s=wait_s)
         except AlreadyRunning as error:

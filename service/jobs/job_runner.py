@@ -11,9 +11,11 @@ from contextlib import ExitStack, suppress
 
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm.errors import Cancelled, DeviceUnavailable, LeaseLost, StorageFull, StoreError, TirgemmError
-from tirgemm.events import CandidateRecorded, Ended, Event, EventHandler, FallbackStored, Phase, PhaseEntered
+from tirgemm.events import EventHandler, FallbackStored, Phase, PhaseEntered
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
+from tirgemm.service.jobs.event_publisher import publisher
+from tirgemm.service.jobs.full_disk import FULL, FullDisk
 from tirgemm.service.jobs.heartbeat import CancelEvent, Heartbeat
 from tirgemm.service.jobs.job_failures import JobFailures
 from tirgemm.service.jobs.lease import Lease, LeaseEnd
@@ -22,7 +24,7 @@ from tirgemm.service.log_lines import about_job
 from tirgemm.tuning.budget import Budget, covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.process import spans
-from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning_db import Job, JobQueue, SqlStore
 from tirgemm.tuning_db.queue.budget_shares import LIMIT
 
@@ -61,8 +63,8 @@ class JobRunner:
     what the next ones will begin with is built where nothing else is. A job that is interrupted by ``stop`` goes back
     to the queue; one whose worker was killed goes on from its records under the next. What is recorded is fenced by the
     lease of the job. ``name`` is what holds the leases, ``limit`` bounds the share of a batch's budget that one job is
-    given. The lease of work that hangs, by ``heartbeat``, runs out. Where the device cannot be opened the job goes back
-    to the queue, for other workers; this one claims no more until the device is usable again, and ``fault`` says why.
+    given. The lease of work that hangs, by ``heartbeat``, runs out. Where the device cannot be opened, or the disk is
+    full, the job goes back to the queue; this one claims no more until that is over. ``fault`` says why of the device.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class JobRunner:
         self._new_jobs = NewJobWatcher(queue, self._stop)
         self._lease: Lease | None = None
         self._failures = JobFailures()
+        self._full_disk = FullDisk(queue.db)
         self._failed_for = ""  # the waiting job for which the device was at work when it failed
         # Why the device cannot be used now, since when by time.monotonic(), when it is tried again, and when a worker
         # last had a usable one of each class.
@@ -133,6 +136,8 @@ class JobRunner:
                 worked = self._is_usable() and self.run_one()
             except StoreError as error:
                 logger.error("the database failed: %s", error)
+                if isinstance(error, StorageFull):
+                    self._full_disk.met(error)
                 worked = False
                 self._stop.wait(1.0)
             if worked:
@@ -151,8 +156,10 @@ class JobRunner:
             logger.warning("warming up: %s: %s", error.code, error)
 
     def _is_usable(self) -> bool:
-        """Whether the device is usable, tried again where it was not and the pause is over."""
+        """Whether the disk has room, and the device is usable, tried again where it was not and the pause is over."""
         self.heartbeat.begin()
+        if not self._full_disk.is_over():
+            return False
         if not self.fault or time.monotonic() < self._try_at:
             return not self.fault
         try:
@@ -245,6 +252,7 @@ class JobRunner:
             standing = view.tracker.progress.standing
             logger.info("job %s: done, kernel %s%s", job.id, kernel, f", {standing}" if standing else "")
             self._queue.finish(job.id, self.name, "done", kernel_id=kernel)
+            self._full_disk.written()
 
     def _fail(self, job: Job, code: str, words: str) -> None:
         logger.warning("job %s: failed: %s: %s", job.id, code, words)
@@ -278,13 +286,18 @@ class JobRunner:
         self._queue.release(job.id, self.name)
 
     def _store_failed(self, job: Job, error: StoreError) -> None:
-        """A database that does not answer may answer again: the job waits for it. A full disk does not empty itself."""
-        self._failures.of_store[job.id] += 1
-        if isinstance(error, StorageFull) or self._failures.of_store[job.id] > MAX_STORE_FAILURES:
+        """A database that does not answer may answer again, and a full disk have room: the job waits for it."""
+        self._failures.of_store[job.id] += int(not isinstance(error, StorageFull))
+        if self._failures.of_store[job.id] > MAX_STORE_FAILURES:
             self._fail(job, error.code, str(error))
             return
         logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
-        self._stop.wait(STORE_PAUSE_SECONDS)
+        if isinstance(error, StorageFull):
+            self._full_disk.met(error)
+            with suppress(StoreError, LeaseLost):
+                self._queue.add_event(job.id, FULL, self.name)
+        else:
+            self._stop.wait(STORE_PAUSE_SECONDS)
         self._queue.release(job.id, self.name)
 
     def _interrupted(self, job: Job, lease: Lease) -> None:
@@ -299,7 +312,7 @@ class JobRunner:
         """The id of the kernel that the job ends with; ``view`` tells the log how far it is."""
         request = job.request
         self._failures.forget_ended(self._queue)
-        on_event = self._publisher(job.id, view)
+        on_event = publisher(self._queue, job.id, self.name, view, self._failures)
         if request.device.key not in self._keys:
             return self._engine.cross_compile(request, on_event, lease.cancel).id
         known = self._store.kernel(
@@ -385,15 +398,3 @@ class JobRunner:
         stored = FallbackStored(kernel=kernel.id, role=kernel.role, config=str(kernel.config), timings=kernel.timings)
         self._queue.add_event(job.id, stored)
         return kernel
-
-    def _publisher(self, job_id: str, view: LineView) -> EventHandler:
-        def publish(event: Event) -> None:
-            if isinstance(event, Ended):  # the job's own row says how it ended: that is told from there
-                return
-            view(event)
-            if isinstance(event, CandidateRecorded) and event.status is Status.MEASURED:
-                self._failures.of_device.pop(job_id, None)
-            if not isinstance(event, FallbackStored):
-                self._queue.add_event(job_id, event, self.name)
-
-        return publish

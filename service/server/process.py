@@ -212,9 +212,9 @@ def _announce_when_ready(
 
 def _is_alive(state: ServiceState, pid: int | None) -> bool | None:
     """Whether the worker of that process is registered and was seen of late; None where the database does not say, or
-    could not be told."""
+    could not be told, for it cannot be written or its disk is full."""
     mine = f":{pid}:"
-    if not state.database.writable:
+    if not state.database.writable or state.database.is_full:
         return None
     try:
         return any(mine in worker.name for worker in state.queue.live_workers(state.settings.alive_seconds))

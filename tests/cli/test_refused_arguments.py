@@ -105,6 +105,26 @@ def test_option_that_would_do_nothing_is_refused(run: Run, tmp_path: Path, argum
     assert list(tmp_path.iterdir()) == [], "nothing is made"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("db info", "'~no.such.user/x': Could not determine home directory"),
+        ("db info --data ~no.such.user/y", "'~no.such.user/y': Could not determine home directory"),
+        ("db restore backup --data ~no.such.user/y", "'~no.such.user/y': Could not determine home directory"),
+        ("verify k --data ~no.such.user/y", "'~no.such.user/y': Could not determine home directory"),
+        ("tune 3x5x7:f32:nn --lock-dir locks", "lock folder 'locks' is not absolute; give its whole path"),
+    ],
+)
+def test_folder_that_cannot_be_meant_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, words: str
+) -> None:
+    monkeypatch.setenv("TIRGEMM_DATA", "~no.such.user/x")
+    monkeypatch.setenv("COLUMNS", "200")
+    code, _, err = run(*arguments.split())
+    assert (code, words in err) == (2, True), err
+    assert list(tmp_path.iterdir()) == [], "nothing is made"
+
+
 def test_variables_of_the_database_go_with_the_address_of_a_service(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIRGEMM_DATA", "x")
     monkeypatch.setenv("TIRGEMM_DB", "sqlite:///x")

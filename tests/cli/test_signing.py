@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from tirgemm.artifact.signing_keys import SigningKeys
 from tirgemm.service.commands import signing
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.tuning.process.locks import FileLock
+from tirgemm.tuning_db import Database
+from verification.service.processes import command
 
 
 @pytest.mark.parametrize("second", ["revoke", "rotate"])
@@ -84,3 +87,22 @@ def test_a_draft_of_a_key_that_a_kill_left_is_deleted_once_nobody_can_be_writing
     SigningKeys(tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".signing.key.bak", "revocations.json", "signing.key"]
+
+
+def test_a_worker_ends_when_the_key_that_it_signs_with_is_replaced(tmp_path: Path) -> None:
+    Database.embedded(tmp_path).close()
+    options = ["--data", str(tmp_path), "--lock-dir", str(tmp_path / "locks"), "--devices", "cpu", "--processes", "1"]
+    with subprocess.Popen(
+        command("worker", *options, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        assert b"worker" in worker.stdout.readline()
+        SigningKeys(tmp_path).rotate()
+        try:
+            _, said = worker.communicate(timeout=PATIENCE_S)
+        finally:
+            worker.kill()
+    assert worker.returncode == 2
+    told = json.loads(said.splitlines()[-1])
+    expected = f"{tmp_path / 'signing.key'} is another key than this worker signs with; start it again"
+    assert told == {"error": "invalid_request", "detail": expected}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -64,6 +68,13 @@ def test_a_container_of_compose_has_no_rights(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in container.get("ports", ()))
 
 
+def test_compose_puts_the_password_of_postgresql_into_no_url() -> None:
+    for name in ("service", "worker"):
+        environment = services("compose.yaml")[name]["environment"]
+        assert environment["TIRGEMM_DB"] == "postgresql+psycopg://tirgemm@database/tirgemm"
+        assert environment["PGPASSWORD"].startswith("${POSTGRES_PASSWORD:")
+
+
 def test_compose_gives_a_container_of_ours_the_time_to_drain() -> None:
     for name in ("service", "worker"):
         assert float(services("compose.yaml")[name]["stop_grace_period"].removesuffix("s")) > GRACE_SECONDS
@@ -79,6 +90,24 @@ def test_the_worker_needs_a_gpu_only_with_the_file_for_gpus() -> None:
 @pytest.mark.parametrize("stage", ["COPY tirgemm", "COPY tuning_db", "COPY service", "USER 10001", "ARG BASE"])
 def test_dockerfile_has(stage: str) -> None:
     assert stage in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_health_check_asks_the_service_itself_where_there_is_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    (check,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*\])$", joined, re.MULTILINE)
+    python, *arguments = json.loads(check)
+    assert python == "python3"
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        answered = threading.Thread(target=server.handle_request)
+        answered.start()
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        address = f"127.0.0.1:{server.server_port}"
+        done = run(sys.executable, *(each.replace("127.0.0.1:8000/healthz", address) for each in arguments))
+        with contextlib.suppress(OSError):  # where the check has asked nobody
+            socket.create_connection(("127.0.0.1", server.server_port)).close()
+        answered.join()
+    assert done.returncode == 0, done.stderr
 
 
 def page_words() -> list[list[str]]:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
-from tirgemm.errors import StorageFull, StoreError, public_detail
+from tirgemm.errors import InvalidRequest, StorageFull, StoreError, public_detail
 from tirgemm.gemm import Gemm
 from tirgemm.service.access.access_control import MAX_REFUSALS
 from tirgemm.service.http.documents import JobError
 from tirgemm.service.http.host_check import own_names
+from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.access.audit import AuditEntry
 from tirgemm.tuning_db.queue.batches import WantedProblem
@@ -61,6 +62,37 @@ def test_further_names_are_a_setting(tmp_path: Path) -> None:
             assert service.http.get("/healthz", headers={"Host": host}).status_code == status, host
     with serving(tmp_path, hosts="*") as service:
         assert service.http.get("/healthz", headers={"Host": "any.example"}).status_code == 200
+
+
+def test_a_name_may_end_with_the_dot_that_makes_it_absolute(tmp_path: Path) -> None:
+    assert own_names("gpu1.example.", "Tuner.example., ,[::1]") >= {"gpu1.example", "tuner.example"}
+    with serving(tmp_path, hosts="tuner.example.") as service:
+        for host in ("tuner.example", "tuner.example.:443"):
+            assert service.http.get("/healthz", headers={"Host": host}).status_code == 200, host
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        "https://tuner.example",
+        "gpu1, tuner.example:443",
+        "tuner.example/path",
+        "*.example",
+        "a b",
+        "user@host",
+        "cafe:80",
+    ],
+)
+def test_a_name_that_could_never_match_is_refused(monkeypatch: pytest.MonkeyPatch, hosts: str) -> None:
+    monkeypatch.setenv("TIRGEMM_HOSTS", hosts)
+    with pytest.raises(InvalidRequest, match=r"TIRGEMM_HOSTS\) is '.*'; it should be names with commas, each without"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("hosts", ["", "*", "gpu1", " tuner.example. ,GPU_1,", "::1,[fe80::1]", "192.168.7.9"])
+def test_bare_names_are_taken(monkeypatch: pytest.MonkeyPatch, hosts: str) -> None:
+    monkeypatch.setenv("TIRGEMM_HOSTS", hosts)
+    assert Settings.load().hosts == hosts
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tirgemm._user_folders import user_data
 from tirgemm.service import log_lines
 from tirgemm.service.commands.serve import serve
 from tirgemm.service.settings import Settings
+from tirgemm.tuning_db import Database
 from verification.service.processes import Serve, alive, command, descendants
 
 
@@ -130,6 +131,7 @@ def test_a_worker_joins_a_service_that_is_there_and_makes_none(
         (["--lease-seconds", "0"], "TIRGEMM_LEASE_SECONDS"),
         (["--worker", "--devices", "cpu,cpu"], "has cpu twice"),
         (["--worker", "--devices", "cpu", "--lock-dir", "/proc/x", "--db", "oracle://x"], "lock file /proc/x/worker-"),
+        (["--data", "~no.such.user/x"], "'~no.such.user/x': Could not determine home directory"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], words: str) -> None:
@@ -140,6 +142,49 @@ def test_a_wrong_setting_is_one_sentence(tmp_path: Path, options: list[str], wor
     assert ended.exit_code == 2
     assert words in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("TIRGEMM_DATA", "~no.such.user/x", "'~no.such.user/x': Could not determine home directory"),
+        ("TIRGEMM_LOCK_DIR", "locks", "lock folder 'locks' is not absolute"),
+        ("TIRGEMM_LOCK_DIR", "~no.such.user/x", "Could not determine home directory"),
+        (
+            "TIRGEMM_ALIVE_FILE",
+            "/proc/x/alive",
+            "TIRGEMM_ALIVE_FILE is '/proc/x/alive', which cannot be touched: No such",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_path_that_cannot_be_used_is_refused_at_the_start(
+    tmp_path: Path,
+    refused_here: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    name: str,
+    value: str,
+    words: str,
+) -> None:
+    Database.embedded(tmp_path / "data").close()
+    monkeypatch.setenv("TIRGEMM_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("TIRGEMM_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    said = refused_here(command, "--devices", "cpu", *(("--port", "0") if command == "serve" else ()))
+    assert words in said
+    assert "Traceback" not in said
+    assert {path.name for path in tmp_path.iterdir()} <= {"data", "locks"}
+
+
+def test_paths_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DATA", "LOCK_DIR", "ALIVE_FILE"):
+        monkeypatch.setenv(f"TIRGEMM_{name}", f"~/{name}")
+    settings = Settings.load()
+    assert (settings.data, settings.lock_dir) == (tmp_path.resolve() / "DATA", tmp_path / "LOCK_DIR")
+    assert settings.alive_file == tmp_path / "ALIVE_FILE"
 
 
 def test_server_and_worker_live_and_die_together(tmp_path: Path, refused_here: Callable[..., str]) -> None:

@@ -20,6 +20,7 @@ from tirgemm.artifact import Signer
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
 from tirgemm.errors import InvalidRequest, SchemaTooNew, StorageFull, StoreError, StoreUnavailable
 from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.upkeep.admin import check
 from tirgemm.tuning_db.upkeep.backup import backup, restore
@@ -307,6 +308,33 @@ def test_a_damaged_database_is_replaced(damage: slice, tmp_path: Path) -> None:
         assert check(database) == []
         assert len(SqlStore(database).kernels()) == 1
     assert not list((tmp_path / "data").glob("*.restored*"))
+
+
+def test_api_keys_that_are_valid_again_or_off_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    call = runner(capsys, "db")
+    folder = tmp_path / "data" / "tirgemm"
+    with Database.embedded(folder) as database:
+        backup(database, tmp_path / "without")
+        keys = KeyTable(database)
+        leaked, used, gone = (keys.create(name, "tune")[0] for name in ("leaked", "used", "gone"))
+        keys.revoke(gone.id)
+        backup(database, tmp_path / "with")
+        keys.revoke(leaked.id)
+    code, out, err = call("restore", "with", "--replace")
+    assert (code, out) == (0, f"{folder}: 0 blobs are back\n")
+    expected = f"was revoked here and is valid again; end it with `tirgemm keys revoke {leaked.id}`"
+    assert err == f"API key {leaked.id} {expected}\n", "one is still revoked, and one was not"
+    assert call("restore", "with", "--replace")[2] == ""
+    code, out, err = call("restore", "without", "--replace")
+    assert (code, err.startswith("the backup has no API key, and the database that was here had:")) == (0, True)
+    code, out, _ = call("restore", "with", "--replace", "--json")
+    told = json.loads(out)
+    assert (told["valid_again"], told["keys_off"], used.id in out) == ([], False, False)
+    (folder / "tirgemm.db").write_bytes(b"no database" * 1000)
+    assert call("restore", "without", "--replace")[2] == ""
 
 
 def test_a_key_that_is_not_there_is_told_before_anything_is_written(tmp_path: Path) -> None:

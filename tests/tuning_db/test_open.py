@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,21 @@ def test_no_error_tells_the_password(tmp_path: Path, url: str) -> None:
     with pytest.raises(StoreError, match=r"database postgresql\+psycopg://someone.*127\.0\.0\.1") as caught:
         Database(url, tmp_path)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://someone:p@s3cret@127.0.0.1:1/none",
+        "postgresql://someone:p@s3cret/word@127.0.0.1:1/none",
+        "postgresql://someone:p@host:s3cret/none",
+    ],
+)
+def test_a_password_that_would_be_a_host_is_not_told(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidRequest, match="the one given") as caught:
+        Database(url, tmp_path)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "s3cret" not in told
 
 
 def test_a_missing_driver_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

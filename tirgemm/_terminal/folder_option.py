@@ -1,4 +1,4 @@
-"""Parser of ``--data``: the data folder that a user names."""
+"""Parsers of ``--data`` and ``--lock-dir``: the folders that a user names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+
+from tirgemm._user_folders import lock_folder
+from tirgemm.errors import InvalidRequest
 
 
 def data_folder(text: Any) -> Path:
@@ -18,3 +21,11 @@ def data_folder(text: Any) -> Path:
     except UnicodeEncodeError as error:
         raise typer.BadParameter(f"{name!r:.200} is not UTF-8 text; name another folder") from error
     return Path(name)
+
+
+def folder_of_locks(text: Any) -> Path:
+    """The folder that ``--lock-dir`` names. Raises BadParameter for one that is not absolute."""
+    try:
+        return lock_folder(Path(str(text)))
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error)) from error

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tirgemm._user_folders import REVOCATIONS, SIGNING_KEY, user_config, user_data
+from tirgemm._user_folders import REVOCATIONS, SIGNING_KEY, expanded, user_config, user_data
 from tirgemm.artifact import private_file
 from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.artifact.revocations import KnownRevocations, RevocationList
@@ -47,7 +47,7 @@ class Trust:
         """The user's trust file, ``trusted_keys`` in the configuration folder, and the signing keys of the user's data
         folder, and of the folder ``data`` where they are the user's own."""
         trust = cls.file(user_config() / "trusted_keys")
-        folders = {user_data(), *(() if data is None else (data.expanduser().absolute(),))}
+        folders = {user_data(), *(() if data is None else (expanded(data).absolute(),))}
         return cls(trust.keys | {key for folder in folders for key in own_keys(folder)}, trust.path)
 
     @classmethod

@@ -5,9 +5,10 @@ All within the caller's transaction.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, SQLColumnExpression, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, SQLColumnExpression, and_, case, func, or_, select, update
 
 from tirgemm.errors import DamagedRow, LeaseLost, WorkersDied
 from tirgemm.status import LIVE
@@ -24,6 +25,8 @@ MAX_DEATHS = 3
 # The longest lease that a worker may ask for, and what is left of one that ends later than that: many times the beat of
 # any worker. A job whose lease ran out so long ago is none that its worker works on.
 LONGEST_LEASE_S, CUT_LEASE_S = 600.0, 30.0
+# What the name of a lease's owner has behind that of its process.
+_SLOT = re.compile(r"\.\d+$")
 
 
 def held(job_id: str, owner: str) -> tuple[ColumnElement[bool], ...]:
@@ -108,10 +111,18 @@ def expired_owners(connection: Connection, now: float) -> list[str]:
     return [owner for owner, _, alive in owners if owner and not alive]
 
 
-def put_back_unreleased(connection: Connection, now: float) -> None:
+def is_of_one_process(owner: str, other: str) -> bool:
+    """Whether two owners of leases are devices of one worker process."""
+    return _SLOT.sub("", owner) == _SLOT.sub("", other)
+
+
+def put_back_unreleased(connection: Connection, now: float, claimer: str) -> None:
     """Put back the jobs whose lease ran out long ago, though their worker lives: it could not release or finish them,
-    because the database failed. To be called when those of dead owners are back."""
-    over = select(JobRow.id).where(JobRow.lease_until <= now - CUT_LEASE_S, JobRow.owner.is_not(None))
+    because the database failed. Those of ``claimer``, which works on none, are put back as soon as it has run out. To
+    be called when those of dead owners are back."""
+    long_ago = and_(JobRow.lease_until <= now - CUT_LEASE_S, JobRow.owner.is_not(None))
+    its_own = and_(JobRow.lease_until <= now, JobRow.owner == claimer)
+    over = select(JobRow.id).where(or_(long_ago, its_own))
     job_ids = connection.execute(over.with_for_update(skip_locked=True)).scalars().all()
     if job_ids:
         connection.execute(update(JobRow).where(JobRow.id.in_(job_ids)).values(released(JobRow.lease_until)))

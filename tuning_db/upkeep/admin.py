@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, func, select, text
@@ -117,7 +118,7 @@ def collect_garbage(
     """Delete blobs that no artifact names, that are old enough and not ``locked``; with ``dry_run`` only count them."""
     if not older_than_s >= 0:
         raise InvalidRequest(f"the age from which blobs are collected is {older_than_s} s; it must be 0 or more")
-    before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+    before = datetime.fromtimestamp(max(time.time() - older_than_s, 0.0), UTC)
     # Listed before the names are read: a blob that is recorded in between is then among the names.
     old = [blob for blob in db.blobs.list() if blob.at <= before]
     with db.read() as connection:

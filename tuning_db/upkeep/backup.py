@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from dataclasses import replace as replace_values
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tirgemm._version import __version__
 from tirgemm.artifact.regular_file import read_regular, write_named
 from tirgemm.artifact.signing_keys import copy_keys
 from tirgemm.errors import InvalidRequest, StorageFull, StoreError, StoreUnavailable
+from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.blobs import BlobStore
 from tirgemm.tuning_db.database import Database, damage_marker, translated
 from tirgemm.tuning_db.models import ArtifactRow
@@ -54,11 +57,14 @@ class BackedUp:
 @dataclass(frozen=True)
 class Restored:
     """What came back: how many blobs, and whether the signing key is the backup's. ``lost`` artifacts of the backup are
-    damaged or gone; what names them is built anew when it is asked for."""
+    damaged or gone; what names them is built anew when it is asked for. ``valid_again`` are the ids of API keys that
+    were revoked in the database that was there; ``keys_off`` says that it had keys, and the backup's has none."""
 
     blobs: int
     lost: int
     signing_key: bool
+    valid_again: tuple[str, ...] = ()
+    keys_off: bool = False
 
 
 def backup(db: Database, folder: Path, *, blobs_only: bool = False, with_key: bool = False) -> BackedUp:
@@ -146,7 +152,7 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
             raise InvalidRequest(f"{data_dir} holds a tuning database; give an empty folder, or --replace to lose it")
         _require_whole(source)
     kept = BlobStore(folder / "blobs")
-    whole = [blob.sha256 for blob in kept.list() if _is_whole(kept, blob.sha256)]
+    whole = [blob.sha256 for blob in kept.list() if kept.is_whole(blob.sha256)]
     data_dir.mkdir(parents=True, exist_ok=True)
     blobs = BlobStore(data_dir / "blobs")
     for sha256 in whole:
@@ -155,21 +161,25 @@ def restore(folder: Path, data_dir: Path, *, replace: bool = False) -> Restored:
     own_key = key.is_file() and not (data_dir / SIGNING_KEY).exists()
     if own_key:
         copy_keys(folder, data_dir)
-    if manifest["database"]:
-        _replace_sqlite(source, target)
-        Database.embedded(data_dir).close()  # brought to the current schema
-    return Restored(len(whole), max(manifest["blobs"] - len(whole), 0), own_key)
+    restored = Restored(len(whole), max(manifest["blobs"] - len(whole), 0), own_key)
+    if not manifest["database"]:
+        return restored
+    revoked = _revoked_keys(target)
+    _replace_sqlite(source, target)
+    with Database.embedded(data_dir) as database:  # brought to the current schema
+        entries = KeyTable(database).entries()
+    again = tuple(key.id for key in entries if revoked.get(key.id) and not key.fault(time.time()))
+    return replace_values(restored, valid_again=again, keys_off=bool(revoked) and not entries)
 
 
-def _is_whole(blobs: BlobStore, sha256: str) -> bool:
-    """Whether a blob can be read and has its bytes. Raises StoreUnavailable where this user may not read it."""
+def _revoked_keys(file: Path) -> dict[str, bool]:
+    """The ids of the API keys of a database, each with whether it is revoked; none of one that cannot be read."""
+    wanted = "SELECT id, revoked_at IS NOT NULL FROM api_keys"
     try:
-        blobs.get(sha256)
-    except StoreUnavailable:
-        raise
+        with translated(str(file)), closing(_open(file)) as connection:
+            return {key_id: bool(revoked) for key_id, revoked in connection.execute(wanted)}
     except StoreError:
-        return False
-    return True
+        return {}
 
 
 def _require_empty(folder: Path) -> None:

@@ -15,6 +15,7 @@ from tirgemm.errors import DamagedRow, InvalidRequest, KernelPinned
 from tirgemm.status import ENDED, LIVE
 from tirgemm.timings import Timings
 from tirgemm.tuning_db import rows
+from tirgemm.tuning_db.access.quotas import DAY_SECONDS
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import AuditRow, BatchItemRow, BatchRow, EventRow, JobRow, KernelRow
 from tirgemm.tuning_db.store import SqlStore
@@ -73,8 +74,8 @@ def prune(
 
     Of each problem, device class and regime there stay the kernel that is served, the ``keep_best`` fastest tuned ones,
     and the newest unverified build; and everywhere what is pinned, what live jobs name, and the artifacts of the
-    hashes ``locked``. Jobs with their ends stay, what was measured, and a kernel whose row is damaged. Raises
-    InvalidRequest.
+    hashes ``locked``. Batches of API keys stay for a day, in which they count against quotas. Jobs with their ends
+    stay, what was measured, and a kernel whose row is damaged. Raises InvalidRequest.
     """
     if not (older_than_s >= 0 and math.isfinite(older_than_s)):
         raise InvalidRequest(f"the age from which is pruned is {older_than_s} s; it must be 0 or more")
@@ -82,12 +83,13 @@ def prune(
         raise InvalidRequest(f"the number of best kernels that are kept is {keep_best}; it must be 0 or more")
     damaged: list[str] = []
     with db.read() as connection:
-        before = iso(max(db.now(connection) - older_than_s, 0.0))
+        now = db.now(connection)
+        before = iso(max(now - older_than_s, 0.0))
         old = AuditRow.at < before
         entries = int(connection.execute(select(func.count()).select_from(AuditRow).where(old)).scalar_one())
         prunable = _prunable(_kernels(connection, damaged.append), _of_live_jobs(connection), before, keep_best)
         kernels = [kernel.row.id for kernel in prunable if kernel.row.artifact_sha256 not in locked]
-        batches = _ended_batches(connection, before)
+        batches = _ended_batches(connection, before, iso(now - DAY_SECONDS))
         told = _events_of_ended_jobs(connection, before)
         jobs, events = list(told), sum(told.values())
     if not dry_run:
@@ -120,12 +122,14 @@ def _delete_events(db: Database, job_ids: Sequence[str], before: str) -> int:
     return gone.rowcount
 
 
-def _ended_batches(connection: Connection, before: str) -> list[str]:
-    """Batches older than ``before`` of which no job is live."""
+def _ended_batches(connection: Connection, before: str, of_keys_before: str) -> list[str]:
+    """Batches older than ``before`` of which no job is live; those of API keys, which count against their quotas, older
+    than ``of_keys_before``, too."""
     item = BatchItemRow
     joined = select(item.batch_id).join(JobRow, JobRow.id == item.job_id).where(JobRow.status.in_(LIVE))
     own = select(JobRow.batch_id).where(JobRow.status.in_(LIVE), JobRow.batch_id.is_not(None))
-    over = (BatchRow.created_at < before, BatchRow.id.not_in(joined.union(own)))
+    uncounted = or_(BatchRow.key_id.is_(None), BatchRow.created_at <= of_keys_before)
+    over = (BatchRow.created_at < before, BatchRow.id.not_in(joined.union(own)), uncounted)
     return list(connection.execute(select(BatchRow.id).where(*over).order_by(BatchRow.seq)).scalars())
 
 

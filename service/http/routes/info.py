@@ -32,6 +32,7 @@ from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import IfNoneMatch, etag_matches
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.settings import MAX_BATCH_BODY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, REQUEST_SECONDS
+from tirgemm.tuning_db.disk_space import LEAST_FREE_BYTES, is_full
 from tirgemm.tuning_db.job_values import MAX_PRIORITY, WorkerRecord
 from tirgemm.tuning_db.schema import HEAD
 
@@ -50,9 +51,9 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 async def readyz(state: State) -> Readiness:
-    """200 where the database answers, can be written and was not found to be damaged, the blobs can be written and a
-    worker is alive with a device that can be used; else 503 within a few seconds, whose `missing` names what is not
-    there: `database`, `blobs`, `worker`, `device`.
+    """200 where the database answers, can be written and was not found to be damaged, the blobs can be written, the
+    disks of both have room, and a worker is alive with a device that can be used; else 503 within a few seconds, whose
+    `missing` names what is not there: `database`, `blobs`, `worker`, `device`.
     Where keys are on, the reasons and the workers of `unusable` are told by `GET /v1/meta` alone, which takes one."""
     workers: list[WorkerRecord] = []
     missing: dict[str, str] = {}
@@ -86,9 +87,15 @@ def _look(state: ServiceState) -> tuple[list[WorkerRecord], dict[str, str]]:
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         logger.error("the folder of the artifacts, %s, cannot be written", folder)
         faults["blobs"] = "the folder of the artifacts cannot be written; the log says which"
+    elif is_full(folder):
+        logger.error("less than %d MiB are free on the disk of %s", LEAST_FREE_BYTES >> 20, folder)
+        faults["blobs"] = "the disk of the artifacts is full"
     if not database.writable:
         logger.error("database %s cannot be written", database.place)
         faults["database"] = "the database cannot be written; the log says which"
+    elif database.is_full:
+        logger.error("less than %d MiB are free on the disk of database %s", LEAST_FREE_BYTES >> 20, database.place)
+        faults["database"] = "the disk of the database is full"
     if database.damage:
         logger.error("%s", database.damage)
         faults["database"] = "a part of the database is damaged; the log says what to do"

@@ -53,6 +53,20 @@ def test_the_database_is_exported_imported_merged_and_collected(run: Run, home: 
     assert (code, json.loads(out)["blobs"]) == (0, 0)
 
 
+def test_an_export_and_a_merge_name_the_artifacts_that_are_lost(run: Run, home: Path) -> None:
+    from tirgemm.tuning_db import Database, SqlStore
+
+    with Database.embedded(home / "one") as database:
+        SqlStore(database).put_kernel(kernel(artifact_sha256="0" * 64))
+    words = f"artifact {'0' * 64} is lost or damaged: its kernels are left out\n"
+    code, out, err = run("db", "export", "records.jsonl", "--artifacts", "--data", "one")
+    assert (code, "kernels" in out, err) == (0, False, words)
+    code, out, err = run("db", "merge", "one", "--data", "two")
+    assert (code, "0 kernels" in out, "missing" in out, err.endswith(words)) == (0, True, False, True)
+    code, out, err = run("db", "merge", "one", "--data", "two", "--json")
+    assert (code, json.loads(out)["missing"]) == (0, ["0" * 64])
+
+
 def test_what_is_no_whole_records_file_leaves_no_new_database_behind(run: Run, home: Path) -> None:
     from tirgemm.tuning_db import Database, SqlStore
 

@@ -240,6 +240,48 @@ class JobLeaseContract(QueueFixtures):
             assert queue.heartbeat(alive.id, "w2", 5.0) == "ok"
         assert self.claimed(queue, "w3").id == dead.id, "half a minute later, not an hour; else as much later"
 
+    def test_nobody_is_dead_for_a_clock_that_goes_forward_and_leaves_this_machine_behind(
+        self, database: Database, clock: FakeClock
+    ) -> None:
+        here = FakeClock()
+        queue = JobQueue(database, clock, here)
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue, "alive")
+        for _ in range(MAX_DEATHS + 1):
+            clock.now += 60
+            assert queue.claim("idle", KEYS, 5.0) is None, "both were suspended, and the idle one looks first"
+            assert queue.heartbeat(job.id, "alive", 5.0) == "ok"
+            clock.now, here.now = clock.now + 4, here.now + 4
+            assert queue.claim("idle", KEYS, 5.0) is None
+        clock.now, here.now = clock.now + 1, here.now + 1
+        again = self.claimed(queue, "idle")
+        assert (again.id, again.attempts) == (job.id, 2), "a lease later the clock tells who is dead"
+
+    def test_a_worker_that_has_not_claimed_yet_knows_that_the_clock_went_forward(
+        self, database: Database, queue: JobQueue, clock: FakeClock
+    ) -> None:
+        queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue, "alive")
+        here = FakeClock()
+        starting = JobQueue(database, clock, here)
+        starting.register_worker("starting", [DEVICE])
+        clock.now += 60
+        assert starting.claim("starting", KEYS, 5.0) is None
+        clock.now, here.now = clock.now + 5, here.now + 5
+        assert self.claimed(starting, "starting").attempts == 2
+
+    def test_no_device_of_a_worker_declares_another_one_of_it_dead(self, queue: JobQueue, clock: FakeClock) -> None:
+        job, _ = queue.submit(JobRequest(GEMM, DEVICE))
+        self.claimed(queue, "host.example:7:abcd.0")
+        clock.now += 25
+        assert queue.claim("host.example:7:abcd.1", KEYS, 5.0) is None, "its process was stopped for a while"
+        assert queue.heartbeat(job.id, "host.example:7:abcd.0", 5.0) == "ok"
+        clock.now += 5
+        again = self.claimed(queue, "host.example:7:abcd.0")
+        assert (again.id, again.attempts) == (job.id, 1), "what it could not put back is free for it, and no death"
+        clock.now += 5
+        assert self.claimed(queue, "host.example:8:abcd.0").attempts == 2
+
     # -- the bound -----------------------------------------------------------------------------
 
     def test_a_full_queue_refuses_new_jobs_and_joins_live_ones(self, queue: JobQueue) -> None:

@@ -35,8 +35,8 @@ while (job := queue.claim(owner, [key], float(lease))) is not None:
 class FakeClock:
     """Seconds that pass only when told to."""
 
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now

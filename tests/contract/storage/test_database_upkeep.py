@@ -84,6 +84,7 @@ def test_only_old_blobs_that_nothing_names_are_collected(database: Database) -> 
     collected = collect_garbage(database)
     assert (collected.blobs, collected.blob_bytes, collected.unfinished) == (1, 7, 1)
     assert {blob.sha256 for blob in database.blobs.list()} == {named, young}
+    assert collect_garbage(database, older_than_s=999_999_999 * 86400.0).blobs == 0, "from before there were years"
     assert collect_garbage(database, older_than_s=0).blobs == 1
     with pytest.raises(InvalidRequest, match="-1"):
         collect_garbage(database, older_than_s=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db import store as store_module
 from tirgemm.tuning_db.transfer import Merged, export_records, import_records, merge
+from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 MakeDatabase = Callable[[], Database]
 
@@ -225,8 +227,13 @@ def test_a_file_of_another_kind_or_version_is_refused(header: dict[str, Any], wo
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"artifact": "AAAA"}, "hash"), ({"id": "no-id"}, "'no-id'; a kernel's is 1 to 32 hexadecimal digits")],
-    ids=["artifact", "id"],
+    [
+        ({"artifact": "AAAA"}, "hash"),
+        ({"id": "no-id"}, "'no-id'; a kernel's is 1 to 32 hexadecimal digits"),
+        ({"pinned": 1}, "pinned is 1; it must be true or false"),
+        ({"pinned": True, "role": "unverified"}, "pinned is True; it .* is false of an unverified build"),
+    ],
+    ids=["artifact", "id", "pinned", "unverified"],
 )
 def test_a_kernel_that_was_changed_on_the_way_is_refused(
     source: Database, make: MakeDatabase, tmp_path: Path, changes: dict[str, Any], words: str
@@ -262,6 +269,65 @@ def test_a_set_of_which_a_member_gives_a_row_other_bits_is_not_imported(
     assert SqlStore(target).kernel(gemm, DEVICE.key, "sustained") is None
 
 
+@pytest.mark.parametrize("how", ["export", "merge"])
+@pytest.mark.parametrize("other_pin", [False, True])
+def test_a_pin_arrives_where_the_problem_has_none(
+    source: Database, make: MakeDatabase, tmp_path: Path, how: str, other_pin: bool
+) -> None:
+    target, store = make(), SqlStore(source)
+    pinned = stored_kernel(store, b"pinned", gemm=OTHER_GEMM)
+    stored_kernel(store, b"newer", gemm=OTHER_GEMM)
+    set_pinned(source, pinned.id, pinned=True)
+    mine = stored_kernel(SqlStore(target), b"mine", gemm=OTHER_GEMM)
+    if other_pin:
+        set_pinned(target, mine.id, pinned=True)
+
+    def bring() -> None:
+        if how == "merge":
+            merge(target, source)
+        else:
+            export_records(source, tmp_path / "records.jsonl", artifacts=True)
+            import_records(target, tmp_path / "records.jsonl")
+
+    def pins() -> set[str]:
+        return {record.id for record in SqlStore(target).kernels() if record.pinned}
+
+    bring()
+    assert pins() == {mine.id if other_pin else pinned.id}
+    answer = SqlStore(target).kernel(OTHER_GEMM, DEVICE.key, "sustained")
+    assert answer is not None
+    assert answer.id in pins()
+    for kernel_id in pins():
+        set_pinned(target, kernel_id, pinned=False)
+    bring()
+    assert pins() == set(), "a kernel that is there stays as it is"
+
+
+@pytest.mark.parametrize("how", ["export", "merge"])
+def test_kernels_whose_artifacts_are_lost_or_damaged_are_left_out_and_named(
+    source: Database, make: MakeDatabase, tmp_path: Path, how: str
+) -> None:
+    target, store = make(), SqlStore(source)
+    whole = {record.id for record in store.kernels()}
+    stored_kernel(store, b"damaged")
+    for _ in range(2):
+        store.put_kernel(replace(kernel(), artifact_sha256="0" * 64))
+    damaged = hashlib.sha256(b"damaged").hexdigest()
+    (blob,) = source.blobs.folder.rglob(damaged)
+    blob.write_bytes(b"changed")
+    if how == "merge":
+        merged = merge(target, source)
+        missing = merged.missing
+    else:
+        header = export_records(source, tmp_path / "records.jsonl", artifacts=True)
+        assert header["counts"]["kernel"] == 2
+        missing = header["missing"]
+        merged = import_records(target, tmp_path / "records.jsonl")
+    assert list(missing) == sorted(["0" * 64, damaged])
+    assert merged.kernels == 2
+    assert {record.id for record in SqlStore(target).kernels()} == whole
+
+
 def test_files_and_databases_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with Database.embedded(tmp_path / "data") as database:
         with pytest.raises(InvalidRequest, match=r"missing\.jsonl"):
@@ -270,7 +336,4 @@ def test_files_and_databases_that_cannot_be_used_are_named(tmp_path: Path) -> No
             export_records(database, tmp_path / "no such folder" / "records.jsonl")
         with pytest.raises(InvalidRequest, match="into itself"):
             merge(database, database)
-        SqlStore(database).put_kernel(replace(kernel(), artifact_sha256="0" * 64))
-        with pytest.raises(StoreError, match="0000 is not stored"):
-            export_records(database, tmp_path / "records.jsonl", artifacts=True)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

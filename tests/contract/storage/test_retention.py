@@ -13,12 +13,15 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_GEMM, await_locked, kernel
+from tests.contract.storage.queue_fixtures import FakeClock
 from tests.waiting import PATIENCE_S
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, QuotaExceeded
 from tirgemm.events import BatchProposed
 from tirgemm.timings import ConfigOrigin, SearchSummary, Timing, Timings
 from tirgemm.tuning_db import Database, JobQueue, JobRequest, SqlStore
+from tirgemm.tuning_db.access.api_keys import KeyTable
 from tirgemm.tuning_db.access.audit import AuditEntry, AuditLog
+from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.models import EventRow, KernelRow
 from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 from tirgemm.tuning_db.upkeep import prune as prune_module
@@ -172,6 +175,23 @@ def test_what_a_job_did_that_is_put_back_meanwhile_stays(database: Database, mon
     monkeypatch.setattr(prune_module, "_deleted", putting_back)
     assert prune(database, older_than_s=DAY).events == 0
     assert len(now.events(job.id)) == 1
+
+
+def test_batches_that_count_against_the_quota_of_a_key_are_not_pruned(database: Database) -> None:
+    key, _ = KeyTable(database).create("a team", "tune")
+    asker = Asker(key.id, live_jobs=9, trials_a_day=9, bytes_stored=1 << 40, batch_problems_a_day=3)
+    hit = WantedProblem(JobRequest(GEMM, DEVICE), kernel_id=put(database, 1))
+    with database.read() as connection:
+        clock = FakeClock(database.now(connection) - DAY - 60)
+    batches = BatchTable(database, clock)
+    batches.submit([hit], asked=1, asker=asker)
+    clock.now += DAY - 3600
+    counted = batches.submit([hit], asked=2, asker=asker)
+    batches.submit([hit], asked=2)
+    assert prune(database, older_than_s=60.0).batches == 2, "one that is a day old, and one of no key"
+    assert [batch.id for batch in batches.batches()] == [counted.id]
+    with pytest.raises(QuotaExceeded, match="batch_problems_a_day: with this batch those of this key name 4 problems"):
+        BatchTable(database).submit([hit], asked=2, asker=asker)
 
 
 def test_batches_that_have_ended_are_pruned_with_their_items(database: Database) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +19,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import log_lines
 from tirgemm.service.http import metrics
+from tirgemm.service.http.routes import info
 from tirgemm.service.server import process
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.status import Status
@@ -214,6 +217,23 @@ def test_while_the_data_folder_cannot_be_written_that_is_named_and_what_is_known
         assert service.http.post("/v1/kernels", json=asked, headers={"Prefer": "wait=0"}).status_code == 202
 
 
+def test_while_the_disk_is_full_that_is_named_and_no_worker_counts_as_hanging(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.queue.register_worker("worker:1:0", [CPU])
+    assert process._is_alive(service.state, 1) is True
+    with service.state.database.write() as connection:
+        connection.execute(update(WorkerRow).values(seen=WorkerRow.seen - 3600.0))
+    assert process._is_alive(service.state, 1) is False
+    of = os.statvfs(service.state.settings.data)
+    left = SimpleNamespace(f_blocks=of.f_blocks, f_bavail=(1 << 20) // of.f_frsize, f_frsize=of.f_frsize)
+    monkeypatch.setattr(os, "statvfs", lambda _folder: left)
+    assert process._is_alive(service.state, 1) is None, "it could not say that it lives"
+    answer = service.http.get("/readyz")
+    assert (answer.status_code, answer.json()["missing"]) == (503, ["worker", "blobs", "database"])
+    assert str(service.state.settings.data) not in answer.text
+
+
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> list[str]:
         answer = service.http.get("/readyz")
@@ -234,6 +254,9 @@ def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPa
     assert missing() == ["blobs"]
     service.state.database.blobs.folder.mkdir()
     assert service.http.get("/readyz").status_code == 200
+    with monkeypatch.context() as full:
+        full.setattr(info, "is_full", lambda folder: folder == service.state.database.blobs.folder)
+        assert missing() == ["blobs"]
 
     def fail(_seconds: float) -> list[object]:
         raise StoreUnavailable("it does not answer")

@@ -20,7 +20,7 @@ from types import TracebackType
 from tirgemm.errors import AlreadyRunning, InvalidRequest
 
 _FOLDER_MODE = 0o1777
-_FILE_MODE = 0o666
+_FILE_MODE, _PRIVATE_MODE = 0o666, 0o600
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 # A shorter wait is not told: where builds and measurements take turns there are many.
@@ -39,12 +39,16 @@ def default_lock_dir() -> Path:
 class FileLock:
     """A lock on one file, exclusive or shared. Held by this object; another of the same process waits like any other.
 
-    ``on_wait`` is told, from a thread, what an unlimited wait of more than a quarter of a second is for.
+    ``on_wait`` is told, from a thread, what an unlimited wait of more than a quarter of a second is for. A file that is
+    ``private`` is for its owner alone: no other user can hold what it locks.
     """
 
-    def __init__(self, path: Path, *, shared: bool = False, on_wait: OnWait | None = None) -> None:
+    def __init__(
+        self, path: Path, *, shared: bool = False, private: bool = False, on_wait: OnWait | None = None
+    ) -> None:
         self.path = path
         self.shared = shared
+        self._mode = _PRIVATE_MODE if private else _FILE_MODE
         self._on_wait = on_wait
         self._fd: int | None = None
 
@@ -55,7 +59,7 @@ class FileLock:
         """
         if self._fd is not None:
             raise RuntimeError(f"lock {self.path} is held already")
-        fd = _open(self.path)
+        fd = _open(self.path, self._mode)
         try:
             self._wait(fd, timeout_s)
         except BaseException:
@@ -192,8 +196,8 @@ def make_lock_file(path: Path) -> None:
     os.close(_open(path))
 
 
-def _open(path: Path) -> int:
-    """The lock file, created if need be, for every user of the machine; never through a symbolic link."""
+def _open(path: Path, mode: int = _FILE_MODE) -> int:
+    """The lock file, created if need be, by default for every user of the machine; never through a symbolic link."""
     _make_folder(path.parent)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
@@ -203,10 +207,13 @@ def _open(path: Path) -> int:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
                 raise InvalidRequest(f"lock {path} is not a regular file; remove it")
+            if mode == _PRIVATE_MODE:
+                with contextlib.suppress(OSError):  # an older tirgemm made it for all
+                    os.fchmod(fd, mode)
             return fd
         with contextlib.suppress(FileExistsError):
-            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, _FILE_MODE)
-            os.fchmod(fd, _FILE_MODE)
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+            os.fchmod(fd, mode)
             return fd
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from tests.waiting import until
 from tirgemm.errors import DoesNotFit, StorageFull, StoreError
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.service.jobs import full_disk, job_runner
+from tirgemm.service.jobs.full_disk import FullDisk
 from tirgemm.service.jobs.job_failures import JobFailures
 from tirgemm.service.jobs.job_runner import JobRunner
 from tirgemm.tuning.budget import Budget
@@ -24,7 +29,6 @@ from tirgemm.tuning_db.queue.batches import BatchTable, WantedProblem
 @pytest.mark.parametrize(
     ("error", "recorded"),
     [
-        (StorageFull("no space is left"), "storage_full: no space is left"),
         (DoesNotFit("it needs 2 bytes"), "does_not_fit: it needs 2 bytes"),
         (ZeroDivisionError("by zero"), "internal_error: ZeroDivisionError: by zero"),
     ],
@@ -58,6 +62,72 @@ def test_a_database_that_does_not_answer_sends_the_job_back_and_it_ends_later(
         assert job_of(queue, job_id).attempts <= 1, "nobody died"
         engine.fail_with = None
         until(lambda: job_of(queue, job_id).status == "done")
+
+
+def test_a_full_disk_fails_no_job_and_none_is_claimed_until_it_has_room(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_disk, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(full_disk, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(job_runner, "MAX_STORE_FAILURES", 1)
+    looked: list[Path] = []
+
+    def is_full(folder: Path) -> bool:
+        looked.append(folder)
+        return engine.fail_with is not None and len(looked) > 2
+
+    monkeypatch.setattr(full_disk, "is_full", is_full)
+    engine.fallback_gate.set()
+    engine.gate.set()
+    engine.fail_with = StorageFull("no space is left")
+    jobs = [submit(queue, f"{m}x67x31") for m in (129, 131, 133)]
+    with Running(queue, engine):
+        until(lambda: len(looked) > 5)
+        assert [job_of(queue, job_id).status for job_id in jobs] == ["queued"] * 3
+        assert [call for call in engine.calls if call[0] == "tune"] == [("tune", "129x67x31:f16:nt")] * 3
+        assert set(looked) == {queue.db.blobs.folder}
+        waits = [event.data["detail"] for event in queue.events(jobs[0]) if event.data.get("phase") == "waiting"]
+        assert waits == ["for space on the disk of the service"] * 3
+        engine.fail_with = None
+        until(lambda: all(job_of(queue, job_id).status == "done" for job_id in jobs))
+    assert [job_of(queue, job_id).attempts for job_id in jobs] == [1, 1, 1]
+
+
+def test_the_pauses_of_a_full_disk_grow_until_a_job_is_done(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, error = FullDisk(database), StorageFull("no space is left")
+    now = [0.0]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(full_disk, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        assert disk.is_over()
+        for seconds in (5, 10, 20, 40, 60, 60):
+            disk.met(error)
+            disk.met(error)
+            assert not disk.is_over()
+            assert caplog.messages[-1] == f"no job is claimed for {seconds} s: no space is left"
+            now[0] += seconds
+            assert disk.is_over()
+        disk.written()
+        disk.met(error)
+    assert len(caplog.messages) == 7
+    assert "for 5 s" in caplog.messages[-1]
+
+
+def test_a_claim_that_meets_a_full_disk_begins_a_pause(
+    queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[str] = []
+
+    def claim(owner: str, *_: Any, **__: Any) -> Job | None:
+        claims.append(owner)
+        raise StorageFull("no space is left")
+
+    monkeypatch.setattr(queue, "claim", claim)
+    with Running(queue, engine):
+        until(lambda: bool(claims))
+        time.sleep(1.5)
+    assert len(claims) == 1
 
 
 def submit_refused(queue: JobQueue, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, most: int) -> str:

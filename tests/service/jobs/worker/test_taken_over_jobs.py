@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import time
@@ -193,3 +194,14 @@ def test_a_lock_in_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be opened"):
         ProcessLock(tmp_path / "file" / "x.lock", "the folder")
+
+
+def test_a_lock_in_a_data_folder_is_its_owner_s_alone(tmp_path: Path) -> None:
+    private, old, shared = (tmp_path / name for name in ("private.lock", "old.lock", "shared.lock"))
+    old.touch()
+    old.chmod(0o666)
+    for path in (private, old):
+        ProcessLock(path, "the folder").close()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    ProcessLock(shared, "the machine", for_all=True).close()
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o666
