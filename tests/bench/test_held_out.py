@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,13 @@ def test_a_judge_suite_stays_when_sizes_of_other_problems_are_recorded(monkeypat
     monkeypatch.setattr(generator, "recorded_sides", lambda: recorded_sides() | added)
     assert suite_named(f"judge-{NEW_JUDGE}").gemms == before
     assert not siblings(suite_named("fit-110").gemms, added)
+
+
+def test_a_distribution_that_is_used_up_loses_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "recorded_sides", lambda: frozenset(product(GRID, repeat=3)))
+    gemms = suite_named("fit-110").gemms
+    assert len(set(gemms)) == COUNT
+    assert not {sides_of(gemm) for gemm in gemms} & set(product(GRID, repeat=3))
 
 
 def test_records_of_a_judged_size_are_not_shipped_where_none_of_it_were_before(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ _NAME = re.compile(r"(judge|twice|fit|rows16|kinds)-(0|[1-9][0-9]{0,8})")
 _WORD, _LINE = 8, 64
 # Sides of ``rows16`` are so many words, evenly over the logarithm.
 _WORDS_A_ROW = (32, 1024)
+# Draws in a row from a distribution that has no more problems that are not known.
+_DRAWS = 10_000
 
 Drawn = TypeVar("Drawn")
 Sides = tuple[int, int, int]
@@ -206,12 +208,18 @@ def _has_rows_off_lines(gemm: Gemm) -> bool:
 def _distinct(
     source: random.Random, distributions: Sequence[Draw], known: set[Gemm], avoided: Collection[Sides]
 ) -> Iterator[Gemm]:
-    """Problems of the distributions by turns, none twice, none that is ``known``, none of ``avoided`` sides."""
-    while True:
+    """Problems of the distributions by turns, none twice, none that is ``known``, none of ``avoided`` sides. One that
+    has no more of these, as the grid has some day, loses its turns."""
+    left = list(distributions)
+    while left:
         for draw in distributions:
-            gemm = _problem(source, draw)
-            while gemm is None or gemm in known or sides_of(gemm) in avoided:
-                gemm = _problem(source, draw)
+            if draw not in left:
+                continue
+            drawn = (_problem(source, draw) for _ in range(_DRAWS))
+            new = (gemm for gemm in drawn if gemm is not None and gemm not in known and sides_of(gemm) not in avoided)
+            if (gemm := next(new, None)) is None:
+                left.remove(draw)
+                continue
             known.add(gemm)
             yield gemm
 
