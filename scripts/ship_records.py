@@ -55,9 +55,10 @@ from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
-# Of every measurement so many samples: seven of a problem's fastest configs and those within 5 % of them, three of the
-# others, which are there to be learnt from and not to be chosen. Ranks are spread evenly, the median is kept.
-SAMPLES, FEW_SAMPLES = 7, 1
+# Of every measurement so many samples: seven of a problem's fastest configs and those within 5 % of them. Of the others,
+# which are there to be learnt from and not to be chosen, the median of a search and three of a published race. Ranks
+# are spread evenly, the median is kept.
+SAMPLES, RACED_SAMPLES, FEW_SAMPLES = 7, 3, 1
 NEAR = 1.05
 # Conditions that follow from the problem, the config and the regime, or say little.
 DROPPED = (
@@ -290,7 +291,7 @@ def _compact_samples(samples: SampleSet, is_near: bool) -> SampleSet:
     """One measurement; of a race at a smaller m the m, and as many samples as of the fastest: it chooses there."""
     chooses = is_near or samples.reason == SMALLER_M
     dropped = {*DROPPED, *(() if is_near else DROPPED_OF_OTHERS)} - ({"m"} if samples.reason == SMALLER_M else set())
-    count = SAMPLES if chooses else FEW_SAMPLES
+    count = SAMPLES if chooses else RACED_SAMPLES if samples.reason == "report" else FEW_SAMPLES
     return replace(
         samples,
         samples_us=_thinned(samples.samples_us, count),

@@ -9,9 +9,17 @@ import pytest
 from tirgemm import Gemm
 from tirgemm.config import Config
 from tirgemm.errors import Unsupported
-from tirgemm.families import family_named, supporting
+from tirgemm.families import choice, family_named, supporting
 from tirgemm.families.base import Family, Rule, WithShortlist, rejected
-from tirgemm.families.choice import PROMISING, defaults_of, expected_time_us, opening, ranked_defaults
+from tirgemm.families.choice import (
+    AS_FAST,
+    PROMISING,
+    defaults_of,
+    expected_time_us,
+    fastest_families,
+    opening,
+    ranked_defaults,
+)
 from tirgemm.families.common.ranking_model import ranking_model
 from tirgemm.families.mma import Mma
 from tirgemm.families.tensorcore import default_choice
@@ -111,3 +119,16 @@ def test_a_problem_for_which_no_family_has_a_default_is_refused_with_their_names
     gemm = Gemm.parse("1..7x16040588x16:bf16:nt:batch=7:align=8:beta")
     with pytest.raises(Unsupported, match=rf"no family has a default for {gemm} on sm_86: of mma, wmma "):
         ranked_defaults(supporting(gemm, SM_86), gemm, SM_86, "sustained")
+
+
+def test_families_that_the_model_does_not_tell_apart_are_all_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    families = supporting(SMALL, H200)
+    ranked = [family.name for family, _ in ranked_defaults(families, SMALL, H200, "sustained")]
+    beside = {ranked[0]: 100.0, ranked[1]: 100.0 * AS_FAST, ranked[2]: 101.0 * AS_FAST}
+    monkeypatch.setattr(choice, "expected_time_us", lambda family, *_: beside.get(family.name, 1000.0))
+    choice._ranked_defaults.cache_clear()
+    assert fastest_families(families, SMALL, H200, "sustained") == {ranked[0], ranked[1]}
+    monkeypatch.setattr(choice, "ranking_model", lambda _: None)
+    (best, *_) = ranked_defaults(families, SMALL, H200, "sustained")
+    assert fastest_families(families, SMALL, H200, "sustained") == {best[0].name}, "estimates say nothing of that"
+    choice._ranked_defaults.cache_clear()

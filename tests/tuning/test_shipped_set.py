@@ -255,8 +255,7 @@ def test_records_of_another_family_than_the_best_predicted_do_not_answer(
 ) -> None:
     from tirgemm.tuning import shipped_set as module
 
-    other = [(FAMILIES["x86"], Config("another", ()))]
-    monkeypatch.setattr(module, "ranked_defaults", lambda *_: other)
+    monkeypatch.setattr(module, "fastest_families", lambda *_: frozenset({"another"}))
     assert recorded_parts(SetTuning(GEMM, bench_with(recorded()), REGIME)) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -27,6 +28,8 @@ FAR_BEHIND = 4.0
 # Problems whose choices are kept: a job's are asked for while it waits, by its fallback and by its search, and take
 # 15 ms each time.
 _KEPT = 256
+# Expected times that differ by less are no reason to call one the faster: the model errs by as much.
+AS_FAST = 1.02
 
 
 def ranked_defaults(
@@ -119,6 +122,21 @@ def _by_estimate(
         if config is not None:
             made[family] = config, family.predict_us(gemm, config, device, regime)
     return made
+
+
+def fastest_families(families: Iterable[Family], gemm: Gemm, device: Device, regime: Regime) -> frozenset[str]:
+    """The family whose default is expected to be the fastest, and those whose defaults the ranking model expects to be
+    ``AS_FAST``, which it does not tell apart. Raises Unsupported where none has a default."""
+    (first, config), *others = ranked_defaults(families, gemm, device, regime)
+    model = ranking_model(device)
+
+    def expected(family: Family, config: Config) -> float:
+        covers = model is not None and model.covers(family.name, gemm, regime)
+        return expected_time_us(family, config, gemm, device, regime, model) if covers else math.inf
+
+    limit = AS_FAST * expected(first, config)
+    near = (family.name for family, other in others if limit < math.inf and expected(family, other) <= limit)
+    return frozenset((first.name, *near))
 
 
 def defaults_of(families: Iterable[Family], gemm: Gemm, device: Device, regime: Regime) -> dict[Family, Config]:

@@ -11,6 +11,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.events import KernelSelected, Phase
 from tirgemm.families import is_valid
+from tirgemm.families.choice import fastest_families
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.evaluate import timing_summary
@@ -55,11 +56,10 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
     stored.
 
     None where none of the fastest is right here, or where the offer does not say that it has the best: of a race the
-    winner is not taken any more, or nothing was raced, and it has no candidate of the family whose ``default`` is
-    predicted to be the fastest, or too few, as a collection that was cut off leaves them. What fails is recorded so.
+    winner is not taken any more, or nothing was raced, and it has no candidate of a family whose default may be
+    the fastest, or too few, as a collection that was cut off leaves them. What fails is recorded so.
     Raises Cancelled.
     """
-    tried = {candidate.config.family for candidate in offer.candidates}
     if offer.raced:
         configs, number = list(_taken(tuning, offer.raced)), len(offer.raced)
         what = f"the fastest of {number} that were raced" if number > 1 else "what all searches of a race chose"
@@ -67,7 +67,9 @@ def shipped_kernel(tuning: TuningTask, offer: Offer, default: Config, summary: S
     else:
         configs, number = offered_configs(tuning, offer), len(offer.candidates)
         what = f"the fastest of {number} shipped candidates, measured"
-        says_best = len(offer.candidates) >= TRIED and default.family in tried
+        fastest = fastest_families(tuning.families, tuning.gemm, tuning.device, tuning.regime)
+        tried = any(candidate.config.family in fastest for candidate in offer.candidates)
+        says_best = tried and len(offer.candidates) >= TRIED
     words = f"{what} on such a device with this driver and TVM"
     for config in configs if says_best else ():
         if failed_here(tuning, tuning.gemm, config):

@@ -10,7 +10,7 @@ from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
 from tirgemm.events import KernelSelected
 from tirgemm.families import Family, is_valid, refusal
-from tirgemm.families.choice import ranked_defaults
+from tirgemm.families.choice import fastest_families
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
@@ -156,8 +156,8 @@ def _says_best(
     taken."""
     if not offer.same:
         return next(iter(offer.raced)) in times
-    _, default = ranked_defaults(families, gemm, tuning.device, tuning.regime)[0]
-    return default.family in {candidate.config.family for candidate in offer.candidates}
+    fastest = fastest_families(families, gemm, tuning.device, tuning.regime)
+    return any(candidate.config.family in fastest for candidate in offer.candidates)
 
 
 def _times(tuning: TuningTask, gemm: Gemm, offer: Offer) -> dict[Config, float]:
