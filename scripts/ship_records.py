@@ -55,9 +55,9 @@ from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 
-# Of every measurement so many samples: seven of a problem's fastest configs and those within 5 % of them. Of the others,
-# which are there to be learnt from and not to be chosen, the median of a search and three of a published race. Ranks
-# are spread evenly, the median is kept.
+# Of every measurement so many samples: seven of configs that are the fastest of a problem or up to 5 % behind. Of the
+# others, which are there to be learnt from and not to be chosen, the median of a search and three of a published race.
+# Ranks are spread evenly, the median is kept.
 SAMPLES, RACED_SAMPLES, FEW_SAMPLES = 7, 3, 1
 NEAR = 1.05
 # Conditions that follow from the problem, the config and the regime, or say little.
