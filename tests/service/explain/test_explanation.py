@@ -127,7 +127,8 @@ def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
     words = f"{explanation.main.waves.items} groups of 2 tiles over {explanation.main.waves.slots} at a time"
     assert any(words in note for note in sections(Report(explanation))[0].notes)
     (waves,) = (drawing.svg for drawing in drawings(explanation) if drawing.title == "Waves over the SMs")
-    assert "groups of 2 tiles in 1 wave of" in waves
+    count = -(-explanation.main.waves.items // explanation.main.waves.slots)
+    assert f"groups of 2 tiles in {count} wave{'s' * (count > 1)} of" in waves
     assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
 
 
