@@ -1,4 +1,4 @@
-"""Whether the disk of a folder is full."""
+"""``is_full``: free disk space of a folder, compared with what SQLite and artifacts need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the events of a running job go: into the database, and to the worker's log."""
+"""``publisher``: handler of a running job's events, which stores them in the job queue and in the worker's log."""
 
 from __future__ import annotations
 

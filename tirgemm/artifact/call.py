@@ -125,8 +125,7 @@ class Kernel(Closing):
         is queued on the library's current stream. PyTorch counts a change of ``out``, under ``torch.no_grad()`` that of
         an ``nn.Parameter`` alone. Its tracers, modes and forward-mode derivatives do not see a kernel: CallError there.
         """
-        into = self._into
-        if into is not None and c is None and bias is None and alpha is None and beta is None and into(a, b, out):
+        if self._has_run_at_once(a, b, c, bias, alpha, beta, out):
             return out
         library = self._library_of(a)
         library.check_seen((a, b, c, bias, out))
@@ -144,10 +143,15 @@ class Kernel(Closing):
         out: Any = None,
     ) -> Any:
         """A call as a part of an operator of PyTorch, which tracers, modes and derivatives see in its place."""
-        into = self._into
-        if into is not None and c is None and bias is None and alpha is None and beta is None and into(a, b, out):
+        if self._has_run_at_once(a, b, c, bias, alpha, beta, out):
             return out
         return self._run(self._library_of(a), (a, b, c, bias), (alpha, beta), out)
+
+    def _has_run_at_once(self, a: Any, b: Any, c: Any, bias: Any, alpha: Any, beta: Any, out: Any) -> bool:
+        """Whether the launcher has taken the tensors as they are, which it may where there is no other argument."""
+        into = self._into
+        alone = into is not None and c is None and bias is None and alpha is None and beta is None
+        return alone and bool(into(a, b, out))
 
     @staticmethod
     def _library_of(a: Any) -> arrays.Arrays:

@@ -1,6 +1,6 @@
-"""Extraction of memory accesses from lowered TIR.
+"""``access_tree``: memory accesses of a lowered TIR function, as a tree of loops, conditions and accesses.
 
-``access_tree`` walks a lowered TVM ``PrimFunc``, the one that code generation takes, and returns its loads, stores, TMA
+It walks a lowered TVM ``PrimFunc``, the one that code generation takes, and returns its loads, stores, TMA
 copies and MMA operands as a tree of loops, conditions and accesses. An access (``Site``) has its address as an
 expression of thread and loop variables, its width in bytes, and the conditions under which it runs. Addresses and
 conditions that cannot be analysed contain an unknown symbol; calls that are not modelled are ``Unknown`` nodes with a
