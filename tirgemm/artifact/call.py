@@ -150,8 +150,9 @@ class Kernel(Closing):
     def _has_run_at_once(self, a: Any, b: Any, c: Any, bias: Any, alpha: Any, beta: Any, out: Any) -> bool:
         """Whether the launcher has taken the tensors as they are, which it may where there is no other argument."""
         into = self._into
-        alone = into is not None and c is None and bias is None and alpha is None and beta is None
-        return alone and bool(into(a, b, out))
+        if into is None or c is not None or bias is not None or alpha is not None or beta is not None:
+            return False
+        return bool(into(a, b, out))
 
     @staticmethod
     def _library_of(a: Any) -> arrays.Arrays:
