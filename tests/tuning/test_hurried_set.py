@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.tuning.kernel_set import expecting_bench
 from tests.tuning.kernel_set.expecting_bench import HOPPER, ExpectingBench, expected_us
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled
-from tirgemm.families import supporting
+from tirgemm.families import family_named, supporting
 from tirgemm.families.choice import opening
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
@@ -213,3 +214,20 @@ def test_no_part_of_a_set_is_served_by_what_is_slow_there(bench: ExpectingBench)
         served = next(kernel for kernel in kernels if kernel.gemm.m_min <= m <= kernel.gemm.m_max)
         best = min(expected_us(gemm, c) for c in opening(supporting(gemm, HOPPER), gemm, HOPPER, "sustained", 16))
         assert best / expected_us(gemm, served.config) >= LEAST, (m, served.config)
+
+
+def test_what_is_fastest_at_a_size_is_tried_with_other_cache_policies(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever time the search has: here each size's first configs alone."""
+
+    def expected(gemm: Gemm, config: Config) -> float:
+        return expected_us(gemm, config) * (1.0 if config["eviction"] == "first_last" else 1.1)
+
+    monkeypatch.setattr(expecting_bench, "expected_us", expected)
+    few = RANGE.with_(m=Range(1, 48))
+    usual = family_named("wgmma").default(few, HOPPER, "sustained")["eviction"]
+    record = tuning_class(few)(few, bench, "sustained", Budget(4, SECONDS)).run()
+    kernels = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
+    assert usual != "first_last"
+    assert {kernel.config["eviction"] for kernel in kernels} == {"first_last"}

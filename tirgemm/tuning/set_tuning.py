@@ -32,6 +32,7 @@ from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_si
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning.records.offer import joint_origin
 from tirgemm.tuning.records.row_signatures import RowsDiffer
+from tirgemm.tuning.search.neighbourhood import cache_variants
 from tirgemm.tuning.set_members import MOST_CUTS, TOLERANCE, Member, SetPart, built_member, mark_differing, set_record
 from tirgemm.tuning.shipped_set import OFFERED, recorded_parts, shipped_set
 from tirgemm.tuning.size_races import losses_at, race_between
@@ -98,10 +99,13 @@ class SetTuning(Tuning):
         """Search the sizes, cut the range, certify each part's kernel, store them as the answer."""
         self.enter(Phase.STARTING, f"the search of {len(searched_sizes(self.m))} sizes of m")
         tunings = self._size_tunings(searched_sizes(self.m))
-        summary = self._searched(tunings, self._offered_at(tunings, known))
+        offered_sizes = self._offered_at(tunings, known)
+        summary = self._searched(tunings, offered_sizes)
         self.raise_if_cancelled()
         if self._stopped():
             return self._of_one_kernel(known)
+        if offered_sizes is None:
+            self._measure(tunings, {tuning.gemm: self._cache_variants(tuning) for tuning in tunings})
         count = OFFERED if self.effort.searches else OFFERED_QUICK
         offered = {tuning.gemm.m_max: [*tuning.measured()][:count] for tuning in tunings}
         offered = {size: configs for size, configs in offered.items() if configs}
@@ -228,6 +232,15 @@ class SetTuning(Tuning):
         self.raise_if_cancelled()
 
     # -- comparison ----------------------------------------------------------------------------
+
+    def _cache_variants(self, tuning: Tuning) -> list[Config]:
+        """What is fastest at a size with other cache policies, which a search that its seconds end has not tried."""
+        fastest = next(iter(tuning.measured()), None)
+        if fastest is None:
+            return []
+        variants = cache_variants(fastest, family_named(fastest.family).space(tuning.gemm, self.device))
+        valid = (config for config in variants if is_valid(tuning.gemm, config, self.device))
+        return [*itertools.islice(valid, self.effort.variants)]
 
     def _visitors(self, tuning: Tuning, offered: Mapping[int, Sequence[Config]]) -> list[Config]:
         """What is fast at other sizes and worth timing at this one, the nearest sizes' first."""
