@@ -8,10 +8,11 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.intervals import CONFIDENCE, RESAMPLES, median_interval, median_ratios
 from tirgemm.tuning.records import SampleSet
-from tirgemm.tuning.selection import choose, ratio_low
+from tirgemm.tuning.selection import choose, finalists_of, ratio_low
 
 
 def samples(median: float, *, spread: float = 0.004, count: int = 51, seed: int = 0) -> tuple[float, ...]:
@@ -139,3 +140,23 @@ def test_resampled_medians_are_those_of_the_resampled_values(count: int) -> None
     assert np.array_equal(apart, medians / np.median(ours[columns], axis=1))
     interval = median_interval(theirs.tolist(), seed=3)
     assert [interval.low, interval.high] == list(np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+
+
+def cut(tile: int, policy: int) -> Config:
+    return Config("wgmma", (("tile_m", tile), ("l2_promotion", policy)))
+
+
+def test_at_most_half_of_the_finalists_cut_the_work_alike() -> None:
+    alike = {cut(64, policy): 10.0 + policy / 10 for policy in range(5)}
+    near = {cut(128, 0): 10.8, cut(128, 1): 10.9, cut(192, 0): 11.0}
+    assert finalists_of(alike | near, 6) == [*[*alike][:3], *near]
+    assert finalists_of(alike | near, 3) == [*[*alike][:2], cut(128, 0)]
+    assert finalists_of(alike | near, 1) == [cut(64, 0)]
+    assert finalists_of({}, 3) == []
+
+
+def test_more_of_them_do_where_no_other_cut_is_near() -> None:
+    times = {cut(64, 0): 10.0, cut(64, 1): 10.2, cut(64, 2): 10.4, cut(128, 0): 10.6, cut(64, 3): 10.7}
+    assert finalists_of(times, 4) == [cut(64, 0), cut(64, 1), cut(64, 2), cut(128, 0)]
+    far = times | {cut(128, 0): 11.2}
+    assert finalists_of(dict(sorted(far.items(), key=lambda pair: pair[1])), 4) == [cut(64, each) for each in range(4)]

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm.artifact import Trust, read
@@ -37,6 +36,7 @@ from tirgemm.tuning.process import spans
 from tirgemm.tuning.process.interrupts import Flag
 from tirgemm.tuning.records import YARDSTICK, Candidate, CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.search.search import Proposal
+from tirgemm.tuning.selection import finalists_of
 from tirgemm.tuning.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Evaluator:
         self.seed = seed
         self.cancel = cancel
         self._default: tuple[Config, Binary] | None = None
-        self._fastest: list[tuple[float, Config, Binary]] = []
+        self._kept: dict[Config, tuple[float, Binary]] = {}
         self._own_yardstick: Yardstick | None = None
         self._keeping = threading.Lock()
 
@@ -188,8 +188,9 @@ class Evaluator:
             return candidate.with_(status=Status.WRONG, error=verification.error, message=wrong_message(verification))
         self._offer_yardstick(candidate.config, package, samples)
         with self._keeping:
-            fastest = sorted([*self._fastest, (samples.comparable_us, candidate.config, binary)], key=itemgetter(0))
-            self._fastest = fastest[:KEPT_BUILDS]
+            known = self._kept | {candidate.config: (samples.comparable_us, binary)}
+            times = {config: us for config, (us, _) in sorted(known.items(), key=lambda pair: pair[1][0])}
+            self._kept = {config: known[config] for config in finalists_of(times, KEPT_BUILDS)}
         return candidate.with_(status=Status.MEASURED, error=verification.error, sample_sets=(samples,))
 
     def _timed(self, package: bytes, measurer: Measurer) -> tuple[Verification, SampleSet | None]:
@@ -244,10 +245,9 @@ class Evaluator:
 
     def build_of(self, config: Config) -> Binary | None:
         """The build that was measured, where ``config`` is the certified default or among the fastest of this run."""
-        builds = {known: binary for _, known, binary in self._fastest}
-        if self._default is not None:
-            builds.setdefault(*self._default)
-        return builds.get(config)
+        if config in self._kept:
+            return self._kept[config][1]
+        return self._default[1] if self._default is not None and self._default[0] == config else None
 
     def kernel_sha256(self, package: bytes) -> str:
         return read(package, Trust.of(self.workbench.signer.public)).manifest.kernel_sha256

@@ -19,7 +19,7 @@ from tirgemm.tuning.evaluate import failed, persistent, timing_summary
 from tirgemm.tuning.measure.race import SMALL_GAP, RaceResult, joined
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
-from tirgemm.tuning.selection import DEFAULT, ONLY_THE_DEFAULT, Choice, choose, ratio_to_default
+from tirgemm.tuning.selection import DEFAULT, ONLY_THE_DEFAULT, Choice, choose, finalists_of, ratio_to_default
 from tirgemm.tuning.tuning_task import TuningTask
 
 if TYPE_CHECKING:
@@ -179,12 +179,13 @@ def _served(tuning: TuningTask) -> Config | None:
 
 
 def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
-    """The default first, then at most ``most`` of the fastest measured candidates, and the one that is served."""
-    measured = [*tuning.measured()]
+    """The default first, then at most ``most`` of the measured candidates, and the one that is served."""
+    measured = tuning.measured()
     defaults = defaults_of(tuning.families, tuning.gemm, tuning.device, tuning.regime).values()
     best_default = next((config for config in measured if config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
-    configs += [config for config in measured if config != best_default][: most + 1 - len(configs)]
+    others = {config: us for config, us in measured.items() if config != best_default}
+    configs += finalists_of(others, most + 1 - len(configs))
     configs += [config for config in measured if config == served and served not in configs]
     return built_finalists(tuning, configs)
 

@@ -8,19 +8,23 @@ confidence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from tirgemm.config import Config
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.intervals import CONFIDENCE, median_ratios
 from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.search.neighbourhood import group
 
 DEFAULT = "default"
 # A gap that the samples cannot tell from none is a tie only up to here: noise must not excuse a slow choice.
 TIE_AT_MOST = 1.03
+# What cuts the work otherwise than more than half of the finalists is one of them, up to so many times the fastest.
+NEAR = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,23 @@ class Choice:
 
 
 ONLY_THE_DEFAULT = Choice(0, "the default is the only finalist", 1.0, 1.0, 1.0)
+
+
+def finalists_of(times: Mapping[Config, float], most: int) -> list[Config]:
+    """At most ``most`` of what was measured, which is given with the fastest first and stays in this order: the fastest
+    ones, but of those that cut the work alike at most half, where others are ``NEAR``.
+
+    They differ in little, and the GPU's clock, which falls in a race and hardly in a search, slows all of them alike:
+    then another cut may be the faster one.
+    """
+    taken: list[Config] = []
+    for config, us in times.items():
+        alike = sum(group(config) == group(other) for other in taken)
+        if alike < (most + 1) // 2 and us <= NEAR * min(times.values()):
+            taken.append(config)
+    taken = taken[:most]
+    others = [config for config in times if config not in taken][: most - len(taken)]
+    return sorted(taken + others, key=lambda config: times[config])
 
 
 def choose(
