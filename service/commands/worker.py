@@ -43,12 +43,11 @@ def worker(
     from tirgemm.artifact.sign import Signer
     from tirgemm.errors import DamagedDatabase, InvalidRequest, TirgemmError
     from tirgemm.service.jobs.alive_file import require_alive_file
-    from tirgemm.service.jobs.damage_watch import DamageWatch
+    from tirgemm.service.jobs.condition_watch import ConditionWatch
     from tirgemm.service.jobs.data_lock import ProcessLock
     from tirgemm.service.jobs.fleets import open_fleet, require_devices
     from tirgemm.service.jobs.heartbeat import Heartbeat
     from tirgemm.service.jobs.process import on_termination
-    from tirgemm.service.jobs.signing_key_watch import SigningKeyWatch
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
     from tirgemm.service.service_database import open_database
@@ -73,7 +72,11 @@ def worker(
         )
         # The server ends the worker that it started.
         marker = settings.damage_marker if parent is None else None
-        if marker is not None and is_repair_due(marker):
+
+        def is_to_be_repaired() -> bool:
+            return marker is not None and is_repair_due(marker)
+
+        if is_to_be_repaired():
             raise DamagedDatabase(f"the database in {settings.data} was found to be damaged: {_REPAIRS}")
         require_devices(settings)
         require_alive_file(settings.alive_file)
@@ -91,6 +94,12 @@ def worker(
             def new_heartbeat() -> Heartbeat:
                 return Heartbeat(settings.hang_seconds, lambda: os._exit(HUNG))
 
+            def has_another_key() -> bool:
+                try:
+                    return Signer.load(settings.signing_key).public != signer.public
+                except (InvalidRequest, OSError):  # one that cannot be read now is no other one
+                    return False
+
             runner = Worker(
                 JobQueue(database),
                 store,
@@ -106,10 +115,8 @@ def worker(
                 _announce(runner.name, [device.key for device in runner.devices], as_json=as_json)
             try:
                 with (
-                    DamageWatch(
-                        marker, runner.stop, is_time=lambda: marker is not None and is_repair_due(marker)
-                    ) as watch,
-                    SigningKeyWatch(settings.signing_key, signer.public, runner.stop) as key_watch,
+                    ConditionWatch("damage watch", is_to_be_repaired, runner.stop) as watch,
+                    ConditionWatch("signing key watch", has_another_key, runner.stop) as key_watch,
                 ):
                     runner.run()
             finally:

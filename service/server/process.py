@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tirgemm._client.own_service import is_loopback
 from tirgemm._interpreter import switch_often
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.jobs.damage_watch import DamageWatch
+from tirgemm.service.jobs.condition_watch import ConditionWatch
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
 from tirgemm.service.server.http_server import HttpServer, exit_at_signals
@@ -114,9 +116,8 @@ def _serve(
         announcer.start()
         stack.callback(announcer.join)
         stack.callback(server.ask_to_exit)
-        watch = stack.enter_context(
-            DamageWatch(settings.damage_marker, server.ask_to_exit, not_before, repairs.is_possible)
-        )
+        is_to_be_repaired = partial(_is_to_be_repaired, settings.damage_marker, not_before, repairs)
+        watch = stack.enter_context(ConditionWatch("damage watch", is_to_be_repaired, server.ask_to_exit))
         # Uvicorn closes the socket that it is given.
         server.run(sockets=[stack.enter_context(listener.dup())])
         again = watch.seen and not asked_to_exit.is_made()
@@ -125,6 +126,11 @@ def _serve(
         else:
             listener.close()  # nobody waits for an answer while the worker ends
     return again
+
+
+def _is_to_be_repaired(marker: Path | None, not_before: float, repairs: Repairs) -> bool:
+    """Whether damage was met, what ends for its repair may end by now, and it can be repaired."""
+    return marker is not None and time.monotonic() >= not_before and marker.is_file() and repairs.is_possible()
 
 
 def _once(announce: Announce) -> Announce:

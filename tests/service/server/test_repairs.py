@@ -8,7 +8,9 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +28,8 @@ from tirgemm.errors import DamagedDatabase, StoreError, StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.service import log_lines
 from tirgemm.service.http.state import ServiceState
-from tirgemm.service.jobs import damage_watch
-from tirgemm.service.jobs.damage_watch import DamageWatch
+from tirgemm.service.jobs import condition_watch
+from tirgemm.service.jobs.condition_watch import ConditionWatch
 from tirgemm.service.server import http_server, process, repairs
 from tirgemm.service.server.repair_answers import answering
 from tirgemm.service.server.repairs import ExitRequest, Repairs
@@ -94,18 +96,23 @@ def test_a_worker_ends_so_that_its_server_can_repair(
 
 
 def test_damage_is_seen_once_and_not_too_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage_watch, "LOOK_SECONDS", 0.0)
-    marker, calls = tmp_path / "damaged", list[str]()
-    with DamageWatch(None, lambda: calls.append("none")), DamageWatch(marker, lambda: calls.append("seen")) as watch:
+    monkeypatch.setattr(condition_watch, "LOOK_SECONDS", 0.0)
+    marker, repairs, now = tmp_path / "damaged", Mock(), time.monotonic()
+    is_due = partial(process._is_to_be_repaired, marker, now, repairs)
+    assert not is_due()
+    marker.touch()
+    assert not process._is_to_be_repaired(None, now, repairs)
+    assert not process._is_to_be_repaired(marker, now + 60, repairs)
+    repairs.is_possible.return_value = False
+    assert not is_due()
+    marker.unlink()
+    repairs.is_possible.return_value = True
+    calls = list[str]()
+    with ConditionWatch("damage watch", is_due, lambda: calls.append("seen")) as watch:
+        assert not watch.seen
         marker.touch()
         until(lambda: watch.seen)
-    clock, busy = Mock(return_value=7.0), Mock(return_value=False)
-    monkeypatch.setattr(damage_watch, "time", SimpleNamespace(monotonic=clock))
-    with DamageWatch(marker, lambda: calls.append("early"), 8.0) as early:
-        until(lambda: clock.call_count > 2)
-    with DamageWatch(marker, lambda: calls.append("no time"), 7.0, busy) as hindered:
-        until(lambda: busy.call_count > 2)
-    assert (calls, early.seen, hindered.seen) == (["seen"], False, False)
+    assert calls == ["seen"]
 
 
 def test_while_it_repairs_a_service_says_that_it_is_alive_and_nothing_else() -> None:
@@ -229,7 +236,7 @@ def test_a_service_is_announced_once_it_is_ready_be_it_after_a_repair() -> None:
 def test_a_service_that_meets_damage_repairs_it_and_goes_on(
     tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(damage_watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(condition_watch, "LOOK_SECONDS", 0.05)
     handlers: list[Any] = []
     for module in (process, http_server):
         monkeypatch.setattr(module, "exit_at_signals", handlers.append)
