@@ -85,7 +85,6 @@ def get(
     default: Annotated[
         bool, typer.Option("--default", help="Take the default kernel as soon as it is there: do not wait for tuning.")
     ] = False,
-    fallback: Annotated[bool, typer.Option("--fallback", hidden=True)] = False,  # what --default was called
     unverified: Annotated[
         bool, typer.Option("--unverified", help="Accept an unverified build for a device that no worker has.")
     ] = False,
@@ -138,7 +137,7 @@ def get(
     check_output(out)
     if locked is not None:
         refuse_search_options(
-            {"--wait": wait, "--default": default, "--fallback": fallback},
+            {"--wait": wait, "--default": default},
             {"--effort": effort, "--trials": trials, "--seconds": seconds, "--seed": seed}
             | {"--retune": retune, "--other-devices": other_devices},
             {"--priority": priority, "--window": window},
@@ -155,13 +154,13 @@ def get(
         return
     if folder is not None:
         raise InvalidRequest("--from is where --locked looks for artifacts; give that, too")
-    if default or fallback:
+    if default:
         require_unused("--default does not wait for tuning", ("--wait", wait is not None))
     problem = Gemm.parse(gemm)
     target: Any = detect() if device is None else device
     budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
     queue = {k: v for k, v in (("priority", priority), ("window", window)) if v is not None}
-    patience: Any = "fallback" if default or fallback else True if wait is None else wait
+    patience: Any = "fallback" if default else True if wait is None else wait
     tracker = ProgressTracker(str(problem), phase=Phase.QUEUED)
     with _client(url, trust, offline=offline) as client, console_view(tracker, console.err, quiet=as_json) as view:
         try:

@@ -286,7 +286,7 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert fake.requests == []
     code, _, err = run("get", "kv", "--locked", "model.toml.lock", "--offline")
     assert (code, "has no kernel for 'kv'" in err) == (2, True)
-    for option in (["--retune"], ["--fallback"], ["--priority", "3"], ["--window", "22:00-06:00"]):
+    for option in (["--retune"], ["--default"], ["--priority", "3"], ["--window", "22:00-06:00"]):
         code, _, err = run("get", "qkv", "--locked", "model.toml.lock", *option)
         assert (code, "leave out what concerns a search" in err) == (2, True)
     several = ("--wait", "0", "--default", "--trials", "30", "--seed", "0", "--other-devices", "--priority", "-3")

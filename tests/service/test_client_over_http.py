@@ -136,8 +136,8 @@ def test_without_a_worker_the_default_is_for_who_takes_it(
         service.state.public_key = SIGNER.public
         options = ["--url", service.url, "-o", str(tmp_path / "k.tirgemm"), "--trust", SIGNER.public]
         assert cli.main(["get", str(SHAPE), *options]) == 1
-        assert "--fallback, --wait SECONDS or --effort none takes it" in " ".join(capsys.readouterr().err.split())
-        assert cli.main(["get", str(SHAPE), *options, "--fallback"]) == 0
+        assert "--default, --wait SECONDS or --effort none takes it" in " ".join(capsys.readouterr().err.split())
+        assert cli.main(["get", str(SHAPE), *options, "--default"]) == 0
 
 
 @pytest.mark.parametrize("has_default", [False, True])

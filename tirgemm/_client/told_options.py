@@ -17,7 +17,7 @@ def told_as_options() -> Iterator[None]:
     try:
         yield
     except MismatchedArtifact as error:
-        words = str(error).replace(TAKES_DEFAULT, "--fallback, --wait SECONDS or --effort none")
+        words = str(error).replace(TAKES_DEFAULT, "--default, --wait SECONDS or --effort none")
         raise MismatchedArtifact(words) from error
     except UnverifiedArtifact as error:
         words = str(error).replace("verify=False", "--unverified").replace("retune=True", "--retune")
