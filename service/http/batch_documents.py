@@ -10,8 +10,9 @@ from tirgemm.gemm import Regime
 from tirgemm.service.http.request_bodies import WHOLE, BudgetRequest, QueueRequest, RequestBody
 from tirgemm.status import BatchStatus, EndedBatchStatus
 from tirgemm.tuning.effort import Effort
-from tirgemm.tuning_db.queue.batch_totals import BatchTotals, ItemState
+from tirgemm.tuning_db.queue.batch_totals import BatchBudget, BatchTotals, ItemState
 from tirgemm.tuning_db.queue.batches import MAX_ITEMS, Batch, BatchItem
+from tirgemm.tuning_db.queue.budget_shares import Spending
 
 Size = Annotated[StrictInt, Field(ge=1), WHOLE]
 
@@ -75,22 +76,6 @@ class GainBody(BaseModel):
     kernels: int
 
 
-class BatchBudgetBody(BaseModel):
-    """Bounds of all searches together; null where each has its own alone."""
-
-    trials: int | None
-    seconds: float | None
-
-
-class SpentBody(BaseModel):
-    """What the jobs that the batch made have spent, and what is reserved for those that run."""
-
-    trials: int
-    seconds: float
-    reserved_trials: int
-    reserved_seconds: float
-
-
 class BatchSummary(BaseModel):
     """A batch without its items. ``asked`` counts equal problems too, ``states`` the different ones by state."""
 
@@ -99,8 +84,8 @@ class BatchSummary(BaseModel):
     asked: int
     states: dict[ItemState, int]
     gain: GainBody
-    budget: BatchBudgetBody
-    spent: SpentBody
+    budget: BatchBudget
+    spent: Spending
     created_at: str
     cancelled_at: str | None
     links: dict[str, str]
@@ -137,8 +122,8 @@ def _summary(batch: BatchTotals) -> dict[str, Any]:
         "asked": batch.asked,
         "states": batch.states,
         "gain": GainBody(geomean=batch.gain, kernels=batch.kernels),
-        "budget": BatchBudgetBody.model_validate(batch.budget, from_attributes=True),
-        "spent": SpentBody.model_validate(batch.spent, from_attributes=True),
+        "budget": batch.budget,
+        "spent": batch.spent,
         "created_at": batch.created_at,
         "cancelled_at": batch.cancelled_at,
         "links": {"self": f"/v1/batches/{batch.id}", "events": f"/v1/batches/{batch.id}/events"},

@@ -18,6 +18,7 @@ from typing import Any
 
 from tirgemm._client.own_service import is_loopback
 from tirgemm._interpreter import switch_often
+from tirgemm.artifact.regular_file import write_whole
 from tirgemm.errors import AlreadyRunning, InvalidRequest, StoreError
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.condition_watch import ConditionWatch
@@ -209,10 +210,7 @@ def _announce_when_ready(
         time.sleep(0.05)
     if server.should_exit:
         return
-    file = state.settings.server_file
-    written = file.with_name(f".{file.name}.{os.getpid()}")
-    written.write_text(json.dumps(info))
-    written.replace(file)
+    write_whole(state.settings.server_file, json.dumps(info).encode(), 0o644)
     announce(info)
 
 
