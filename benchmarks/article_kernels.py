@@ -2,21 +2,26 @@
 
 The padding article: a 128x256x32 tile of fp16, its rows plain, padded by 8 halves or permuted. The SGEMM article: the
 fp32 kernel with float4 and A transposed, 128x128x8 with 256 threads of 8x8 elements, at m = n = k = 4096.
+Source of the fragments: PTX ISA, "Warp-level matrix fragment" (mma, wmma).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tirgemm.analysis.banks import access_patterns as patterns
 from tirgemm.analysis.banks.access_patterns import Integers, Pattern
 from tirgemm.analysis.banks.conflict_proof import prove
+from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
 from tirgemm.layouts import Layout, TiledCopy
 
 # -- the padding article ---------------------------------------------------------------------------------------------
 
+_PAIR = 2  # 16-bit elements in a register
 THREADS = 256
 A_TILE = (128, 32)
 
@@ -42,15 +47,26 @@ def padding_patterns() -> dict[str, Pattern]:
         for vector in (8, 4, 2)
     }
     return {
-        "wmma load of 32 bits": patterns.mma_fragments(rows, columns),
+        "wmma load of 32 bits": mma_fragments(rows, columns),
         "ldmatrix.x4": patterns.ldmatrix(rows, columns),
         **stores,
     }
 
 
+def mma_fragments(rows: int, columns: int) -> Pattern:
+    """The 32-bit loads of 16x16 fragments as mma.sync has them in registers, for 16-bit elements.
+
+    Lane l of a warp has the pairs of columns 2 (l mod 4) and on in rows l / 4 of each 8x8 quarter: what the padding
+    article takes wmma's loads for.
+    """
+    lanes, quarters = np.arange(WARP), patterns.ldmatrix(rows, columns, 1)
+    access = SharedAccess("load", 4)
+    return Pattern("wmma load", access, quarters.rows[:, :1] + lanes // 4, quarters.columns[:, :1] + lanes % 4 * _PAIR)
+
+
 def bank_groups(layout: Layout) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
     """The article's table: groups of four threads of the first load, and their words and banks, first and last each."""
-    pattern = patterns.mma_fragments(layout.rows, layout.columns)
+    pattern = mma_fragments(layout.rows, layout.columns)
     words = layout.byte_offset(pattern.rows[0], pattern.columns[0]) // 4
     rows = []
     for first in range(0, 32, 4):
@@ -120,7 +136,7 @@ def sgemm_tiles(kernel: SgemmKernel) -> tuple[Layout, Layout]:
 def sgemm_loads(kernel: SgemmKernel) -> tuple[Pattern, Pattern]:
     """The float4 reads of A and of B of all warps of a block in one step of k."""
     across = 16 if kernel.lanes == "2x16" else 4
-    down_lanes, across_lanes = patterns.row_major_lanes(16) if kernel.lanes == "2x16" else patterns.z_order_lanes()
+    down_lanes, across_lanes = row_major_lanes(16) if kernel.lanes == "2x16" else z_order_lanes()
     down = 32 // across
     warps_across = BLOCK_N // THREAD_TILE // across
     starts_a, starts_b = [], []
@@ -130,13 +146,13 @@ def sgemm_loads(kernel: SgemmKernel) -> tuple[Pattern, Pattern]:
         starts_a.append(_starts(rows, BLOCK_M, kernel.apart))
         starts_b.append(_starts(columns, BLOCK_N, kernel.apart))
     return (
-        patterns.row_reads("float4 read of A", np.concatenate(starts_a), range(BLOCK_K)),
-        patterns.row_reads("float4 read of B", np.concatenate(starts_b), range(BLOCK_K)),
+        row_reads("float4 read of A", np.concatenate(starts_a), range(BLOCK_K)),
+        row_reads("float4 read of B", np.concatenate(starts_b), range(BLOCK_K)),
     )
 
 
 def _starts(places: Integers, length: int, apart: bool) -> Integers:
-    return patterns.thread_tile(places, THREAD_TILE, VECTOR, (0, length // 2) if apart else None)
+    return thread_tile(places, THREAD_TILE, VECTOR, (0, length // 2) if apart else None)
 
 
 def sgemm_stores() -> tuple[Pattern, Pattern]:
@@ -169,3 +185,40 @@ def fits(counts: SgemmCounts, table: SgemmCounts, tolerance: float = 1e-4) -> bo
         abs(getattr(counts, name) - getattr(table, name)) <= tolerance * getattr(table, name)
         for name in ("load_wavefronts", "store_wavefronts")
     )
+
+
+def row_reads(name: str, columns: ArrayLike, rows: Iterable[int], access: SharedAccess | str = "load.128") -> Pattern:
+    """Every lane reads from its own ``columns`` [reads, 32] (or [32]) of one row after the other: simt's inner loop."""
+    access = SharedAccess.parse(access) if isinstance(access, str) else access
+    starts, row = np.atleast_2d(np.asarray(columns, dtype=np.int64)), np.asarray(list(rows), dtype=np.int64)
+    return Pattern(
+        name, access, np.repeat(row, len(starts))[:, None] + np.zeros_like(starts[:1]), np.tile(starts, (len(row), 1))
+    )
+
+
+def row_major_lanes(across: int) -> tuple[Integers, Integers]:
+    """(down, across) of every lane, ``across`` lanes to a line."""
+    lanes = np.arange(WARP, dtype=np.int64)
+    return lanes // across, lanes % across
+
+
+def z_order_lanes() -> tuple[Integers, Integers]:
+    """(down, across) of every lane, 8 down and 4 across, in the order of the SGEMM article's z-order kernel.
+
+    Bits 0, 3 of a lane are its place across and bits 1, 2, 4 its place down: lanes n and n ^ 2 are in one column, lanes
+    n and n ^ 1 in one row.
+    """
+    lanes = np.arange(WARP, dtype=np.int64)
+    across = lanes & 1 | lanes >> 2 & 2
+    down = lanes >> 1 & 3 | lanes >> 2 & 4
+    return down, across
+
+
+def thread_tile(places: Integers, length: int, vector: int, apart: Sequence[int] | None = None) -> Integers:
+    """Where each lane's reads of its ``length`` elements start, ``vector`` at a time: [reads, 32].
+
+    Elements of a lane lie together, or in groups of ``vector`` that start ``apart`` elements after the first.
+    """
+    groups = apart if apart is not None else range(0, length, vector)
+    pitch = vector if apart is not None else length
+    return np.array([[int(place) * pitch + group for place in places] for group in groups], dtype=np.int64)

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tirgemm.analysis.banks.access_patterns import (
-    Pattern,
-    copy_store,
-    ldmatrix,
-    mma_fragments,
-    row_major_lanes,
-    row_reads,
-    thread_tile,
-    z_order_lanes,
-)
+from benchmarks.article_kernels import mma_fragments, row_major_lanes, row_reads, thread_tile, z_order_lanes
+from tirgemm.analysis.banks.access_patterns import Pattern, copy_store, ldmatrix
 from tirgemm.analysis.banks.conflict_proof import (
     find_swizzle,
     is_conflict_free,

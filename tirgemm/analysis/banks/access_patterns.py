@@ -1,16 +1,15 @@
 """Access patterns of GEMM kernels as data: which element of a shared tile every lane's access starts at.
 
 A pattern knows rows and columns, not addresses: those come from the ``Layout`` that it is held against.
-Sources: PTX ISA, "Warp-level matrix fragment" (mma, wmma) and ``ldmatrix``; the SGEMM article for z-order.
+Source: PTX ISA, ``ldmatrix``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
 from tirgemm.errors import InvalidRequest
@@ -20,7 +19,6 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 MATRIX = 8  # rows and columns of ldmatrix's matrices
-_PAIR = 2  # 16-bit elements in a register
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +62,6 @@ def ldmatrix(rows: int, columns: int, matrices: int = 4, *, transposed: bool = F
     return Pattern(str(access), access, at[:, :1] + lanes % down, at[:, 1:] + lanes // down * MATRIX)
 
 
-def mma_fragments(rows: int, columns: int) -> Pattern:
-    """The 32-bit loads of 16x16 fragments as mma.sync has them in registers, for 16-bit elements.
-
-    Lane l of a warp has the pairs of columns 2 (l mod 4) and on in rows l / 4 of each 8x8 quarter: what the padding
-    article takes wmma's loads for.
-    """
-    lanes = np.arange(WARP)
-    at = _tiles(rows, columns, MATRIX, MATRIX)
-    access = SharedAccess("load", 4)
-    return Pattern("wmma load", access, at[:, :1] + lanes // 4, at[:, 1:] + lanes % 4 * _PAIR)
-
-
 def copy_store(
     copy: TiledCopy, rows: int, columns: int, access: SharedAccess | str, vector: int, *, transposed: bool = False
 ) -> Pattern:
@@ -87,43 +73,6 @@ def copy_store(
     at = copy.requests(rows, columns, vector)
     row, column = (at[..., 1], at[..., 0]) if transposed else (at[..., 0], at[..., 1])
     return Pattern(f"{'transposed ' if transposed else ''}{access} by {copy}", access, row, column)
-
-
-def row_reads(name: str, columns: ArrayLike, rows: Iterable[int], access: SharedAccess | str = "load.128") -> Pattern:
-    """Every lane reads from its own ``columns`` [reads, 32] (or [32]) of one row after the other: simt's inner loop."""
-    access = SharedAccess.parse(access) if isinstance(access, str) else access
-    starts, row = np.atleast_2d(np.asarray(columns, dtype=np.int64)), np.asarray(list(rows), dtype=np.int64)
-    return Pattern(
-        name, access, np.repeat(row, len(starts))[:, None] + np.zeros_like(starts[:1]), np.tile(starts, (len(row), 1))
-    )
-
-
-def row_major_lanes(across: int) -> tuple[Integers, Integers]:
-    """(down, across) of every lane, ``across`` lanes to a line."""
-    lanes = np.arange(WARP, dtype=np.int64)
-    return lanes // across, lanes % across
-
-
-def z_order_lanes() -> tuple[Integers, Integers]:
-    """(down, across) of every lane, 8 down and 4 across, in the order of the SGEMM article's z-order kernel.
-
-    Bits 0, 3 of a lane are its place across and bits 1, 2, 4 its place down: lanes n and n ^ 2 are in one column, lanes
-    n and n ^ 1 in one row.
-    """
-    lanes = np.arange(WARP, dtype=np.int64)
-    across = lanes & 1 | lanes >> 2 & 2
-    down = lanes >> 1 & 3 | lanes >> 2 & 4
-    return down, across
-
-
-def thread_tile(places: Integers, length: int, vector: int, apart: Sequence[int] | None = None) -> Integers:
-    """Where each lane's reads of its ``length`` elements start, ``vector`` at a time: [reads, 32].
-
-    Elements of a lane lie together, or in groups of ``vector`` that start ``apart`` elements after the first.
-    """
-    groups = apart if apart is not None else range(0, length, vector)
-    pitch = vector if apart is not None else length
-    return np.array([[int(place) * pitch + group for place in places] for group in groups], dtype=np.int64)
 
 
 def _tiles(rows: int, columns: int, down: int, across: int) -> Integers:
