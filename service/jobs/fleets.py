@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tirgemm._extras import require
 from tirgemm.artifact.sign import Signer
+from tirgemm.detect import device as detect_device
+from tirgemm.detect import devices
+from tirgemm.device import Device
 from tirgemm.errors import InvalidDevice
 from tirgemm.service.jobs.engine import Fleet
-from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.settings import ALL_DEVICES, Settings
 from tirgemm.tuning.records.store import Store
 
@@ -29,6 +31,24 @@ def require_devices(settings: Settings) -> None:
     timed_cache_bytes()  # as it refuses a variable that cannot be
     if settings.devices != ALL_DEVICES:
         chosen_devices(settings.devices)
+
+
+def chosen_devices(names: str) -> list[Device]:
+    """The devices of this host that ``names`` means: ``all``, or names such as ``cuda:0,cuda:1``, each once.
+
+    Raises InvalidDevice and DeviceUnavailable.
+    """
+    if names == ALL_DEVICES:
+        return devices()
+    chosen: list[Device] = []
+    for name in names.split(","):
+        device = detect_device(name.strip())
+        if not device.present:
+            raise InvalidDevice(device.only_named)
+        if device in chosen:
+            raise InvalidDevice(f"devices {names!r:.80} has {device.name} twice; each device is served once")
+        chosen.append(device)
+    return chosen
 
 
 def open_fleet(settings: Settings, store: Store, signer: Signer) -> Fleet:

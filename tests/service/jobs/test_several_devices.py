@@ -20,8 +20,8 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service.jobs import job_runner
 from tirgemm.service.jobs.engine import FALLBACKS_AHEAD, TunerImports, TuningEngine
+from tirgemm.service.jobs.fleets import chosen_devices
 from tirgemm.service.jobs.job_runner import JobRunner
-from tirgemm.service.jobs.served_devices import chosen_devices
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.tuning.build.prepared import PreparedBuilds
 from tirgemm.tuning.effort import Effort
