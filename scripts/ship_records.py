@@ -34,6 +34,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.packed_records import pack
 from scripts.records_of_sets import SetKey, WholeSets, of_sets
 from tirgemm.bench import held_out
 from tirgemm.bench.held_out import GRID_NAME, JUDGE_SEEDS, recorded_sides, sides_of
@@ -51,7 +52,6 @@ from tirgemm.tuning.records.json_values import merged
 from tirgemm.tuning.search.collection import CONFIGS
 from tirgemm.tuning_db import shipped
 from tirgemm.tuning_db.shipped.layered_store import shipped_offer
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 from tirgemm.tuning_db.transfer import read_candidates, read_devices
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts.packed_records import pack
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning_db.shipped import SUFFIX, kernel_sets_file
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 

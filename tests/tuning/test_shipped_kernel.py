@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scripts.packed_records import pack
 from tests.helpers.fake_workbench import CPU, FakeBench, hashed_us
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tests.present_timings import shipped_of, timing_of
@@ -33,7 +34,6 @@ from tirgemm.tuning.tuning_task import Control, chosen_families
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.shipped import SUFFIX
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 pytestmark = pytest.mark.usefixtures("all_scored")

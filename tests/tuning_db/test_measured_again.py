@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scripts.packed_records import pack
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import measured_on
 from tirgemm import Gemm
@@ -19,7 +20,6 @@ from tirgemm.gemm import Regime
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, SampleSet
 from tirgemm.tuning_db.shipped.layered_store import shipped_offer
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 REGIME: Regime = "sustained"

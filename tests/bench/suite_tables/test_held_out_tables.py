@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import suite_tables
+from scripts.packed_records import pack
 from tests.bench.suite_tables.made_up_results import GPU, cells, config, raced
 from tests.bench.test_results import COMMIT, faults
 from tirgemm import Gemm
@@ -16,7 +17,6 @@ from tirgemm.bench.results import ResultsFile, environment, unmeasured_row
 from tirgemm.bench.suites import suite_named
 from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning_db import shipped
-from tirgemm.tuning_db.shipped.packing import pack
 
 
 @pytest.fixture

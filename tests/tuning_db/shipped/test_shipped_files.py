@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scripts.packed_records import pack
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, candidate, config, samples
 from tests.helpers.fake_workbench import FakeBench
 from tests.helpers.scripts import script
@@ -28,7 +29,6 @@ from tirgemm.tuning.shipped_kernel import TRIED, offered_configs
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning_db import Database, SqlStore, shipped
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedFile, ShippedRecords
 from tirgemm.tuning_db.transfer import export_records, import_records, read_candidates, read_devices
 

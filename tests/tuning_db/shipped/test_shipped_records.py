@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.packed_records import pack
 from tests.contract.storage.databases import DEVICE, GEMM, OTHER_DEVICE, OTHER_GEMM, candidate, config, samples
 from tests.helpers.shipped_files import elsewhere, measured_on, ship
 from tests.tuning_db.shipped.shipped_times import H200, REGIME, times
@@ -15,7 +16,6 @@ from tirgemm.tuning.records import CandidateKey, SampleSet, Status
 from tirgemm.tuning.records.offer import Offer, same_environment
 from tirgemm.tuning_db import Database, SqlStore, shipped
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
-from tirgemm.tuning_db.shipped.packing import pack
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 
