@@ -38,7 +38,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
 from tirgemm.families.base import OutputTile
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range, Regime
 from tirgemm.launch import KernelLaunch, Launch
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ class Explanation:
     clock_mhz: int | None
     missing: tuple[Unknown, ...]
     latency: Latency | None = None
+
+    @property
+    def estimated(self) -> Gemm:
+        """The problem for estimates, which are of the largest m: no more rows than it is taken at."""
+        return self.gemm.with_(m=Range(self.gemm.m_min, self.m))
 
     @property
     def verdict(self) -> str | None:
@@ -252,7 +257,11 @@ def explain_launch(
     )
     made = _with_roofline(_with_tiles(made), functions, measured)
     waves = made.main.waves
-    return replace(made, latency=latency_of(gemm, config, device, subject.regime, waves.turns)) if waves else made
+    return (
+        replace(made, latency=latency_of(made.estimated, config, device, subject.regime, waves.turns))
+        if waves
+        else made
+    )
 
 
 def _kernel(

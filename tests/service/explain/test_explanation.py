@@ -225,6 +225,15 @@ def test_latency_is_told_only_where_it_is_known() -> None:
     assert isolated.us > sustained.us, "a launch finds a cold L2"
 
 
+def test_latency_of_a_range_is_of_the_m_at_which_it_is_explained() -> None:
+    ranged, small = Gemm.parse("1..4096x64x512:f16:nt"), Gemm.parse("1..4x64x512:f16:nt")
+    config = chosen(ranged, H200, "wgmma")
+    latency = explain(ranged, config, H200, m=4).latency
+    assert latency is not None
+    assert latency == latency_of(small, config, H200, "sustained", latency.turns)
+    assert latency != latency_of(ranged, config, H200, "sustained", latency.turns)
+
+
 @pytest.mark.parametrize(
     ("ceiling_us", "turns", "binds"), [(2.0, 1, True), (2.5, 1, False), (5.9, 4, True), (6.1, 4, False)]
 )
