@@ -16,7 +16,7 @@ from tirgemm.cli import RegimeOption
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, Unsupported
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.tuning_db.data_folder import SIGNING_KEY, database_file, open_store
+from tirgemm.tuning_db.data_folder import database_file, open_store
 
 if TYPE_CHECKING:
     from tirgemm.analysis.explanation import Explanation
@@ -208,7 +208,7 @@ def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
 
 def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
     """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
-    from tirgemm.artifact import Signer
+    from tirgemm.artifact import Trust
     from tirgemm.service.explain.gather import explained
     from tirgemm.service.explain.rates import rates_in_results
     from tirgemm.service.explain.stored_kernel import StoredKernelInput
@@ -218,7 +218,6 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
         raise InvalidRequest(
             f"there is no kernel {kernel!r:.80}: {database_file(places.data)} is not there; name --data or --db"
         )
-    key = database_file(places.data).with_name(SIGNING_KEY)
     with open_store(places.data, places.db, to_read=True) as store:
         record = find_kernel(store, kernel)
         if record.device.kind != "cuda":
@@ -226,7 +225,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
                 f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
                 f"has what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
             )
-        stored = StoredKernelInput.of(store, record, [Signer.load(key).public] if key.exists() else [])
+        stored = StoredKernelInput.of(store, record, Trust.default(places.data).keys)
     if knobs:
         return _config(
             ExplainTarget(record.gemm, record.device, record.regime), None, knobs, places, base=record.config
