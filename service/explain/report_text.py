@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.sass.opcode_mix import Counts
@@ -182,6 +183,9 @@ def resources(explanation: Explanation, kernel: KernelExplanation, named: str = 
         lines.append(f"waves: {_wave_words(explanation, kernel)}")
         if kernel.waves.idle_units:
             lines.append(f"unused: {kernel.waves.idle_units} SMs, in which no cluster fits")
+        spare = kernel.waves.units - kernel.waves.idle_units - prod(kernel.grid)
+        if kernel.waves.turns > 1 and spare > 0:
+            lines.append(f"unused: {spare} SMs, which get no block: so few blocks take no more waves")
     if explanation.coverage is not None and kernel is explanation.main and explanation.cut is not None:
         cut = explanation.cut
         edge = (

@@ -299,11 +299,13 @@ def _kernel(
 
 
 def _with_tiles(made: Explanation) -> Explanation:
-    """The main kernel's waves in tiles, where its blocks take tile after tile."""
+    """The main kernel's waves in tiles, where its blocks take tile after tile: as many at a time as are launched."""
     main, tiles = made.main, made.cut.tiles if made.cut else None
     if main.waves is None or tiles is None:
         return made
-    waves = replace(main.waves, items=-(-tiles // main.waves.cluster))
+    items, launched = -(-tiles // main.waves.cluster), main.waves.items
+    slots = main.waves.slots if items == launched else min(main.waves.slots, launched)
+    waves = replace(main.waves, items=items, slots=slots)
     kernels = tuple(replace(k, waves=waves) if k is main else k for k in made.kernels)
     return replace(made, kernels=kernels)
 

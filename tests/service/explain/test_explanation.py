@@ -102,8 +102,13 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
     assert waves is not None
     assert cut is not None
     assert cut.tiles == 4096 * 4096 // (cut.m * cut.n)
-    assert (waves.items, waves.slots) == (cut.tiles, H200.units)
-    assert math.prod(explanation.main.grid) <= H200.units
+    assert explanation.main.grid == (128, 1, 1), "as few as take no more waves"
+    assert (waves.items, waves.slots, waves.turns, waves.tail) == (cut.tiles, 128, cut.tiles // 128, 128)
+    (resources,) = (part for part in sections(Report(explanation)) if part.title == "Resources")
+    assert (
+        f"waves: {cut.tiles} tiles over 128 at a time: 4.00 waves, all full: 0 % of the places idle" in resources.lines
+    )
+    assert "unused: 4 SMs, which get no block: so few blocks take no more waves" in resources.lines
     traffic = next(c for c in explanation.roofline.ceilings if c.name == "l2") if explanation.roofline else None
     assert traffic is not None
     moved = 4096 * 4096 * 2 * (4096 // cut.m + 4096 // cut.n + 1)
