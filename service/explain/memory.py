@@ -153,7 +153,7 @@ def global_memory(explanation: Explanation, kernel: KernelExplanation, named: st
                 access.operand or access.buffer,
                 operation(access),
                 count(requests),
-                str(min(a.aligned_bytes for a in group.accesses)) if requests else "",
+                str(min(a.aligned_bytes for a in group.accesses if a.requests)) if requests else "",
                 f"{sectors / requests:.3g}" if requests else "",
                 f"{fewest / requests:.3g}" if requests else "",
                 Cell(f"{share(used / (_SECTOR * sectors)) if sectors else ''}{mark}", tone),

@@ -201,6 +201,20 @@ def test_why_sectors_are_wasted_is_told_from_the_addresses() -> None:
     assert strided == "its lanes touch 32 runs of 4 bytes, 128 bytes apart, and sectors have 32"
 
 
+def global_row(explanation: Explanation, operand: str) -> dict[str, str]:
+    """The first row of ``operand`` in the report's table, by the columns' names."""
+    (part,) = (part for part in sections(Report(explanation)) if part.title == "Global memory")
+    cells = next(row for row in part.rows if row[0].text == operand)
+    return {name: cell.text for (name, _), cell in zip(part.columns, cells, strict=True)}
+
+
+def test_an_access_that_never_runs_does_not_say_how_the_others_are_aligned() -> None:
+    explanation = explained(Gemm.parse("64x10x512:f16:tn:out=f32:batch=3:act=silu"), "wgmma", compiled=False)
+    aligned = [a.aligned_bytes for a in explanation.main.memory.accesses if (a.operand, a.op) == ("b", "copy")]
+    assert 0 in aligned
+    assert global_row(explanation, "b")["aligned"] == "16"
+
+
 def test_a_small_problem_has_one_verdict_latency_with_its_figures(compiled: Explanation) -> None:
     assert compiled.verdict == compiled.to_json()["verdict"] == "latency"
     known, latency = compiled.roofline, compiled.latency
