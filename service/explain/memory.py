@@ -20,8 +20,8 @@ LSU_SPACES = ("shared", "distributed")
 _TILES = ("bulk", "matrix")
 _SECTOR = 32
 _THROUGH_L1 = (
-    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: L1's "
-    "lines lie in the same banks."
+    "Conflicts of cp.async through L1 are of what lanes write and of what they read: L1's lines lie in the same banks. "
+    "Notes and pictures are of what is written alone."
 )
 _PAST_L1 = (
     "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted where "
