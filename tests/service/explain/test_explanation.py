@@ -201,6 +201,14 @@ def test_why_sectors_are_wasted_is_told_from_the_addresses() -> None:
     assert strided == "its lanes touch 32 runs of 4 bytes, 128 bytes apart, and sectors have 32"
 
 
+def test_the_request_that_is_told_wastes_sectors() -> None:
+    """The last step of k has a run of 16 bytes a row, the others have whole sectors and are of more."""
+    explanation = explained(Gemm.parse("255x253x257:f16:nt"), "mma", compiled=False)
+    (part,) = (part for part in sections(Report(explanation)) if part.title == "Global memory of mma_gemm_kernel")
+    why = "its lanes touch 4 runs of 16 bytes, 640 bytes apart, and sectors have 32."
+    assert part.notes[0] == f"[1] copies of a_packed: {why}"
+
+
 def global_row(explanation: Explanation, operand: str) -> dict[str, str]:
     """The first row of ``operand`` in the report's table, by the columns' names."""
     (part,) = (part for part in sections(Report(explanation)) if part.title == "Global memory")
