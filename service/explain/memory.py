@@ -183,8 +183,9 @@ def _alignment_words(explanation: Explanation, touched: set[str]) -> Iterator[st
     mine = [a for a in explanation.alignments if a.operand in touched]
     for each in mine:
         if each.nbytes < _SECTOR:
+            inside = " in each matrix" if each.pitch_bytes % (2 * each.nbytes) == 0 else ""
             yield (
-                f"Rows of {each.operand} lie {count(each.pitch_bytes)} bytes apart: they begin at multiples of "
+                f"Rows of {each.operand} lie {count(each.pitch_bytes)} bytes apart{inside}: they begin at multiples of "
                 f"{each.nbytes}, within sectors of {_SECTOR} bytes."
             )
     good = [each.operand for each in mine if each.nbytes >= _SECTOR]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import expr
@@ -54,8 +54,9 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """``operand``'s rows lie ``pitch_bytes`` apart, and so begin at multiples of ``nbytes`` (at most a line) beyond its
-    base address; the problem promises that this one is a multiple of ``base_bytes``."""
+    """``operand``'s rows, of which it has several, lie ``pitch_bytes`` apart, and begin, in every matrix of a batch, at
+    multiples of ``nbytes`` (at most a line) beyond its base address; the problem promises that this one is a multiple
+    of ``base_bytes``."""
 
     operand: str
     nbytes: int
@@ -363,8 +364,14 @@ def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
     operands: list[Operand] = ["a", "b", *(("c",) if gemm.beta else ()), "d"]
     alignments = []
     for operand in operands:
-        pitch = expr.evaluate(gemm.leading(operand), m) * DTYPE_BYTES[gemm.operand_dtype(operand)]
-        alignments.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch), pitch, gemm.align))
+        several = expr.evaluate(gemm.matrix(operand)[0], m) > 1
+        steps = [
+            *([gemm.leading(operand)] if several else ()),
+            *([gemm.batch_stride(operand)] if gemm.batch > 1 else ()),
+        ]
+        nbytes = [expr.evaluate(step, m) * DTYPE_BYTES[gemm.operand_dtype(operand)] for step in steps]
+        if nbytes:
+            alignments.append(Alignment(operand, gcd(*nbytes, _LINE_BYTES), nbytes[0], gemm.align))
     return tuple(alignments)
 
 

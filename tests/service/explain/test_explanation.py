@@ -209,6 +209,42 @@ def test_the_request_that_is_told_wastes_sectors() -> None:
     assert part.notes[0] == f"[1] copies of a_packed: {why}"
 
 
+@pytest.mark.parametrize(
+    ("text", "told", "words"),
+    [
+        (
+            "64x64x64:f16:nt:batch=3:stride_a=4104",
+            [("a", 16, 128), ("b", 128, 128), ("d", 128, 128)],
+            [
+                "Rows of a lie 128 bytes apart in each matrix: they begin at multiples of 16, within sectors of 32 "
+                "bytes.",
+                "Every row of b and d begins a sector where its base address does.",
+            ],
+        ),
+        (
+            "1x40x4104:f16:nt",
+            [("b", 16, 8208)],
+            ["Rows of b lie 8,208 bytes apart: they begin at multiples of 16, within sectors of 32 bytes."],
+        ),
+        (
+            "1x40x4104:f16:nt:batch=3",
+            [("a", 16, 8208), ("b", 16, 8208), ("d", 16, 80)],
+            [
+                f"Rows of {each} bytes apart: they begin at multiples of 16, within sectors of 32 bytes."
+                for each in ("a lie 8,208", "b lie 8,208", "d lie 80")
+            ],
+        ),
+    ],
+)
+def test_rows_are_aligned_as_all_matrices_of_a_batch_have_them(
+    text: str, told: list[tuple[str, int, int]], words: list[str]
+) -> None:
+    explanation = explained(Gemm.parse(text), "mma", "split=1", compiled=False)
+    assert [(a.operand, a.nbytes, a.pitch_bytes) for a in explanation.alignments] == told
+    (part,) = (part for part in sections(Report(explanation)) if part.title.startswith("Global memory"))
+    assert [note for note in part.notes if not note.startswith("[")] == words
+
+
 def global_row(explanation: Explanation, operand: str) -> dict[str, str]:
     """The first row of ``operand`` in the report's table, by the columns' names."""
     (part,) = (part for part in sections(Report(explanation)) if part.title == "Global memory")
