@@ -89,7 +89,7 @@ def _roofline(explanation: Explanation) -> Iterator[Drawing]:
 
 def _waves(explanation: Explanation) -> Iterator[Drawing]:
     waves = explanation.main.waves
-    if waves is None or (explanation.cut is not None and explanation.cut.even):
+    if waves is None:
         return
     units = waves.units if waves.cluster == 1 else 0
     svg = waves_picture(waves.items, waves.slots, what=wave_items(explanation, explanation.main), units=units)

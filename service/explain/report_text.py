@@ -145,8 +145,6 @@ def _wave_words(explanation: Explanation, kernel: KernelExplanation) -> str:
     what = wave_items(explanation, kernel)
     number = f"{waves.waves:.2f}" if waves.waves >= 0.1 else f"{waves.waves:.2g}"
     whole = f"{count(waves.items)} {what} over {count(waves.slots)} at a time: {number} waves"
-    if what.endswith("tiles") and explanation.cut is not None and explanation.cut.even:
-        return f"{whole}, whose steps of k are dealt out evenly"
     if waves.turns == 1:
         return f"{whole}, {share(1 - waves.waves)} of the places empty" if waves.waves < 1 else f"{whole}, a full one"
     tail = f"the last of {waves.turns} has {waves.tail}" if waves.tail < waves.slots else "all full"

@@ -94,14 +94,12 @@ class OutputTile:
     """What a thread block computes at a time: ``m`` x ``n`` of D, summed ``k`` at a time.
 
     ``tiles``: of a persistent kernel, whose blocks take tile after tile, how many there are at this m, else None.
-    ``even``: whether steps of k are dealt out evenly over the blocks, so that no wave is left half empty.
     """
 
     m: int
     n: int
     k: int
     tiles: int | None = None
-    even: bool = False
 
 
 @dataclass(frozen=True, slots=True)
