@@ -135,7 +135,8 @@ def wave_items(explanation: Explanation, kernel: KernelExplanation) -> str:
     has."""
     cluster = kernel.waves.cluster if kernel.waves is not None else 1
     if explanation.cut is not None and explanation.cut.tiles is not None and kernel is explanation.main:
-        return "tiles" if cluster == 1 else f"groups of {cluster} tiles"
+        what = "parts of tiles" if explanation.cut.parts > 1 else "tiles"
+        return what if cluster == 1 else f"groups of {cluster} {what}"
     return "clusters" if cluster > 1 else "blocks"
 
 

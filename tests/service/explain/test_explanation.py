@@ -137,6 +137,15 @@ def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
     assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
 
 
+def test_parts_of_tiles_are_not_called_tiles() -> None:
+    explanation = explained(Gemm.parse("129x264x4104:f16:nt:bias"), "wgmma", "split=8,reduction=kernel")
+    (waves,) = (line for part in sections(Report(explanation))[:1] for line in part.notes if "waves" in line)
+    assert explanation.cut is not None
+    assert explanation.coverage is not None
+    assert explanation.cut.tiles == 8 * explanation.coverage.tiles
+    assert waves.startswith(f"{explanation.cut.tiles} parts of tiles over ")
+
+
 def test_what_tvm_cannot_lower_is_said_by_config_and_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors of eight halves beyond 2^31 elements, which the space leaves out: TVM's C++ gives up."""
     module = importlib.import_module("tirgemm.families.simt.space")  # the package has a function of that name
