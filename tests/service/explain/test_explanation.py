@@ -115,6 +115,17 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
     assert traffic.amount == moved, "every tile of A and B once a tile of D, D once"
 
 
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_tma_reads_nothing_beyond_the_last_step_of_k(layout: str) -> None:
+    gemm = Gemm.parse(f"2040x2056x72:f16:{layout}")
+    explanation = explained(gemm, "wgmma", "tile_m=128,tile_n=128,tile_k=64,cluster_m=1,cluster_n=1", compiled=False)
+    cut = explanation.cut
+    assert cut is not None
+    loads = [a for a in explanation.main.memory.accesses if a.detail.startswith("TMA load")]
+    read = {operand: sum(a.used_bytes for a in loads if a.operand == operand) for operand in ("a", "b")}
+    assert read == {"a": 2 * 2040 * 72 * -(-2056 // cut.n), "b": 2 * 2056 * 72 * -(-2040 // cut.m)}
+
+
 def test_a_wave_that_is_almost_empty_is_not_said_to_be_none() -> None:
     (words,) = (
         line for line in sections(Report(explained(SMALL, "simt")))[0].notes if "over" in line and "waves" in line
