@@ -28,7 +28,7 @@ from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.page import page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
-from tirgemm.service.explain.tables import share
+from tirgemm.service.explain.tables import duration, rate, rounded_to, share, size
 from tirgemm.tuning.explain import chosen, explain
 
 
@@ -132,6 +132,13 @@ def test_a_wave_that_is_almost_empty_is_not_said_to_be_none() -> None:
     )
     assert re.fullmatch(r"\d+ blocks over [\d,]+ at a time: 0\.0\d+ waves, 9\d(\.\d)? % of the places empty\.?", words)
     assert [share(part) for part in (0.9954, 0.99999, 1.0, 0.994)] == ["99.5 %", "99.9 %", "100 %", "99 %"]
+
+
+def test_numbers_have_their_unit_and_no_exponent() -> None:
+    assert [size(n) for n in (999, 999_499, 999_600, 2.199e12)] == ["999 B", "999 KB", "1 MB", "2.2 TB"]
+    assert [rate(gbps) for gbps in (999.4, 999.7, 4916.7)] == ["999 GB/s", "1 TB/s", "4.92 TB/s"]
+    assert [duration(us) for us in (999.94, 999.96, 12345.6)] == ["999.9 us", "1,000 us", "12,346 us"]
+    assert [rounded_to(number, 4) for number in (0.12345, 1024, 10_922.7)] == ["0.1235", "1,024", "10,923"]
 
 
 def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
