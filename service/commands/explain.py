@@ -3,6 +3,7 @@ GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +13,10 @@ import typer
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.output_file import check_output
-from tirgemm.cli import RegimeOption
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, Unsupported
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.tuning_db.data_folder import SIGNING_KEY, database_file, open_store
+from tirgemm.tuning_db.data_folder import database_file, open_store
 
 if TYPE_CHECKING:
     from tirgemm.analysis.explanation import Explanation
@@ -46,7 +46,7 @@ def explain(
         str | None, typer.Option(help="cuda, cuda:1, or by name: sm_80, sm_86, sm_89, sm_90a; default: the first GPU.")
     ] = None,
     m: Annotated[int | None, typer.Option(min=1, help="m, where GEMM has a range; default: its largest.")] = None,
-    regime: RegimeOption = "sustained",
+    regime: Annotated[str | None, typer.Option(help="sustained or isolated; default: sustained.")] = None,
     as_written: Annotated[
         bool, typer.Option("--as-written", help="Do not compile: what the IR says, not the machine code.")
     ] = False,
@@ -81,7 +81,10 @@ def explain(
 
     check_output(html, "--html")
     files = TimelineFiles.beside(timeline) if timeline is not None else None
+    ways = {"--family": family, "--device": device, "--m": m, "--regime": regime, "--as-written": as_written}
     if files is not None and gemm is None and kernel is None:
+        more = {"--config": config, "--measured": measured, "--html": html}
+        _refuse({**ways, **more}, f"what {files.recording} has is drawn as it is")
         _show_timeline(files, as_json=as_json)
         return
     if (gemm is None) == (kernel is None):
@@ -93,14 +96,11 @@ def explain(
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
     if kernel is not None:
-        ways = {"--family": family, "--device": device, "--m": m}
-        beside = [f"{name} {value}" for name, value in ways.items() if value is not None]
-        if beside or as_written:
-            raise InvalidRequest(f"--kernel {kernel} says it all; leave out {', '.join(beside) or '--as-written'}")
+        _refuse(ways, f"--kernel {kernel} says it all")
         report = _kernel(kernel, config or "", places)
     else:
         assert gemm is not None
-        wanted = ExplainTarget.of(gemm, device, regime, m or 0, compiled=not as_written)
+        wanted = ExplainTarget.of(gemm, device, regime or "sustained", m or 0, compiled=not as_written)
         report = _config(wanted, family, config or "", places)
     recording = _record(report.explanation, _recording_gpu(device), files) if files is not None else None
     if html is not None:
@@ -116,6 +116,15 @@ def explain(
         console.out.print(f"page: {html}")
     if files is not None and recording is not None and not as_json:
         _tell_timeline(files, recording)
+
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Raises InvalidRequest for options that are given and would change nothing."""
+    given = [
+        name if value is True else f"{name} {value}" for name, value in options.items() if value not in (None, False)
+    ]
+    if given:
+        raise InvalidRequest(f"{why}; leave out {', '.join(given)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +217,7 @@ def _tell_timeline(files: TimelineFiles, recording: Recording) -> None:
 
 def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
     """The report of a stored kernel; with ``knobs`` that of its config where those are changed."""
-    from tirgemm.artifact import Signer
+    from tirgemm.artifact import Trust
     from tirgemm.service.explain.gather import explained
     from tirgemm.service.explain.rates import rates_in_results
     from tirgemm.service.explain.stored_kernel import StoredKernelInput
@@ -218,7 +227,6 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
         raise InvalidRequest(
             f"there is no kernel {kernel!r:.80}: {database_file(places.data)} is not there; name --data or --db"
         )
-    key = database_file(places.data).with_name(SIGNING_KEY)
     with open_store(places.data, places.db, to_read=True) as store:
         record = find_kernel(store, kernel)
         if record.device.kind != "cuda":
@@ -226,7 +234,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
                 f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
                 f"has what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
             )
-        stored = StoredKernelInput.of(store, record, [Signer.load(key).public] if key.exists() else [])
+        stored = StoredKernelInput.of(store, record, Trust.default(places.data).keys)
     if knobs:
         return _config(
             ExplainTarget(record.gemm, record.device, record.regime), None, knobs, places, base=record.config

@@ -89,7 +89,7 @@ def _roofline(explanation: Explanation) -> Iterator[Drawing]:
 
 def _waves(explanation: Explanation) -> Iterator[Drawing]:
     waves = explanation.main.waves
-    if waves is None or (explanation.cut is not None and explanation.cut.even):
+    if waves is None:
         return
     units = waves.units if waves.cluster == 1 else 0
     svg = waves_picture(waves.items, waves.slots, what=wave_items(explanation, explanation.main), units=units)
@@ -119,10 +119,11 @@ def _banks(explanation: Explanation) -> Iterator[Drawing]:
         report = wavefronts.analyze(addresses, kind, active, explanation.device.arch)
         caption = "The request that costs most: " if access.conflicts else "One request: "
         title = f"Banks: {operation(access)} of {buffer_name(access)}"
-        counted = (
-            f"{report.total_wavefronts} wavefront{'s' if report.total_wavefronts != 1 else ''}, "
-            f"{report.total_conflicts or 'none'} of them conflicts"
-        )
+        counted = f"{report.total_wavefronts} wavefront{'s' if report.total_wavefronts != 1 else ''}, "
+        if access.conflicts and not report.total_conflicts:
+            counted += "as written; its conflicts are of what it reads"
+        else:
+            counted += f"{report.total_conflicts or 'none'} of them conflicts"
         yield Drawing(
             title,
             f"{caption}a row for each wavefront, by the phases in which lanes are served, and in each bank's column "

@@ -20,8 +20,8 @@ LSU_SPACES = ("shared", "distributed")
 _TILES = ("bulk", "matrix")
 _SECTOR = 32
 _THROUGH_L1 = (
-    "Conflicts of cp.async through L1 are of what lanes write, which the notes are about, and of what they read: L1's "
-    "lines lie in the same banks."
+    "Conflicts of cp.async through L1 are of what lanes write and of what they read: L1's lines lie in the same banks. "
+    "Notes and pictures are of what is written alone."
 )
 _PAST_L1 = (
     "Wavefronts of cp.async of 16 bytes, which go past L1, are the fewest: no conflict of theirs is counted where "
@@ -153,7 +153,7 @@ def global_memory(explanation: Explanation, kernel: KernelExplanation, named: st
                 access.operand or access.buffer,
                 operation(access),
                 count(requests),
-                str(min(a.aligned_bytes for a in group.accesses)) if requests else "",
+                str(min(a.aligned_bytes for a in group.accesses if a.requests)) if requests else "",
                 f"{sectors / requests:.3g}" if requests else "",
                 f"{fewest / requests:.3g}" if requests else "",
                 Cell(f"{share(used / (_SECTOR * sectors)) if sectors else ''}{mark}", tone),
@@ -183,8 +183,9 @@ def _alignment_words(explanation: Explanation, touched: set[str]) -> Iterator[st
     mine = [a for a in explanation.alignments if a.operand in touched]
     for each in mine:
         if each.nbytes < _SECTOR:
+            inside = " in each matrix" if each.pitch_bytes % (2 * each.nbytes) == 0 else ""
             yield (
-                f"Rows of {each.operand} lie {count(each.pitch_bytes)} bytes apart: they begin at multiples of "
+                f"Rows of {each.operand} lie {count(each.pitch_bytes)} bytes apart{inside}: they begin at multiples of "
                 f"{each.nbytes}, within sectors of {_SECTOR} bytes."
             )
     good = [each.operand for each in mine if each.nbytes >= _SECTOR]

@@ -16,7 +16,6 @@ def why_sectors(access: AccessReport) -> str:
     runs = _runs(starts, access.width)
     if len(runs) == 1:
         first, length = runs[0]
-        # The request that moves most need not be one that wastes some.
         if first % SECTOR_BYTES == 0:
             return ""
         return f"its {length} bytes lie together, but begin {first % SECTOR_BYTES} bytes into a sector"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from tirgemm.analysis.explanation import Explanation, KernelExplanation
 from tirgemm.analysis.sass.opcode_mix import Counts
@@ -19,6 +20,7 @@ from tirgemm.service.explain.tables import (
     flops,
     listed,
     rate,
+    rounded_to,
     row,
     share,
     size,
@@ -134,7 +136,8 @@ def wave_items(explanation: Explanation, kernel: KernelExplanation) -> str:
     has."""
     cluster = kernel.waves.cluster if kernel.waves is not None else 1
     if explanation.cut is not None and explanation.cut.tiles is not None and kernel is explanation.main:
-        return "tiles" if cluster == 1 else f"groups of {cluster} tiles"
+        what = "parts of tiles" if explanation.cut.parts > 1 else "tiles"
+        return what if cluster == 1 else f"groups of {cluster} {what}"
     return "clusters" if cluster > 1 else "blocks"
 
 
@@ -144,8 +147,6 @@ def _wave_words(explanation: Explanation, kernel: KernelExplanation) -> str:
     what = wave_items(explanation, kernel)
     number = f"{waves.waves:.2f}" if waves.waves >= 0.1 else f"{waves.waves:.2g}"
     whole = f"{count(waves.items)} {what} over {count(waves.slots)} at a time: {number} waves"
-    if what.endswith("tiles") and explanation.cut is not None and explanation.cut.even:
-        return f"{whole}, whose steps of k are dealt out evenly"
     if waves.turns == 1:
         return f"{whole}, {share(1 - waves.waves)} of the places empty" if waves.waves < 1 else f"{whole}, a full one"
     tail = f"the last of {waves.turns} has {waves.tail}" if waves.tail < waves.slots else "all full"
@@ -182,6 +183,9 @@ def resources(explanation: Explanation, kernel: KernelExplanation, named: str = 
         lines.append(f"waves: {_wave_words(explanation, kernel)}")
         if kernel.waves.idle_units:
             lines.append(f"unused: {kernel.waves.idle_units} SMs, in which no cluster fits")
+        spare = kernel.waves.units - kernel.waves.idle_units - prod(kernel.grid)
+        if kernel.waves.turns > 1 and spare > 0:
+            lines.append(f"unused: {spare} SMs, which get no block: so few blocks take no more waves")
     if explanation.coverage is not None and kernel is explanation.main and explanation.cut is not None:
         cut = explanation.cut
         edge = (
@@ -246,7 +250,7 @@ def roofline(explanation: Explanation) -> Section:
                 speed,
                 "measured" if ceiling.measured else "by formula",
                 work,
-                f"{intensity:,.4g}" if intensity else "",
+                rounded_to(intensity, 4) if intensity else "",
                 Cell(duration(ceiling.us), tone),
                 share(known.shares[ceiling.name]) if known.shares else "",
                 Cell("binds" if binds else "", "strong"),

@@ -3,7 +3,7 @@ analysis for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ class StoredKernelInput:
     rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, store: Store, record: KernelRecord, keys: Sequence[str] = ()) -> StoredKernelInput:
+    def of(cls, store: Store, record: KernelRecord, keys: Iterable[str] = ()) -> StoredKernelInput:
         """``keys``: whose signature makes the stored artifact believable; the user's trust file counts too."""
         from tirgemm.service.explain.rates import rates_in_store
 
@@ -38,7 +38,7 @@ class StoredKernelInput:
         # Traces are long and say nothing here.
         candidates = store.candidates(record.gemm, record.device.key, record.regime)
         rates = rates_in_store(store, record.device, record)
-        return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, tuple(keys), rates)
+        return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, tuple(sorted(keys)), rates)
 
     def package(self) -> Package | None:
         """The verified artifact; None where it is not stored, or signed by someone else."""

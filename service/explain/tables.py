@@ -71,28 +71,35 @@ def count(number: float) -> str:
 
 def size(nbytes: float) -> str:
     """Bytes in the unit that reads best, in powers of ten as rates are."""
-    return _in_units(nbytes, (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)), ".3g") or f"{nbytes:.0f} B"
+    return _in_units(nbytes, (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)), 3) or f"{nbytes:.0f} B"
 
 
 def flops(number: float) -> str:
     """Floating-point operations in the unit that reads best."""
     units = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6))
-    return _in_units(number, units, ",.4g") or f"{number:,.0f} FLOP"
+    return _in_units(number, units, 4) or f"{number:,.0f} FLOP"
 
 
-def _in_units(number: float, units: Sequence[tuple[str, float]], form: str) -> str:
+def _in_units(number: float, units: Sequence[tuple[str, float]], digits: int) -> str:
     """The number in the first unit that it is one of; empty where it is less than all."""
-    return next((f"{number / factor:{form}} {unit}" for unit, factor in units if number >= factor), "")
+    rounded = float(f"{number:.{digits}g}")
+    return next((f"{rounded_to(number / factor, digits)} {unit}" for unit, factor in units if rounded >= factor), "")
+
+
+def rounded_to(number: float, digits: int) -> str:
+    """A number to so many digits, with all of those before the point."""
+    whole = float(f"{number:.{digits}g}") >= 10 ** (digits - 1)
+    return f"{number:,.0f}" if whole else f"{number:.{digits}g}"
 
 
 def rate(gbps: float) -> str:
     """A bandwidth given in GB/s."""
-    return f"{gbps / 1e3:.3g} TB/s" if gbps >= 1e3 else f"{gbps:.3g} GB/s"
+    return _in_units(gbps, (("TB/s", 1e3),), 3) or f"{rounded_to(gbps, 3)} GB/s"
 
 
 def duration(us: float) -> str:
     """Microseconds to four digits."""
-    return f"{us:,.0f} us" if us >= 1000 else f"{us:.4g} us"
+    return f"{rounded_to(us, 4)} us"
 
 
 def share(part: float) -> str:

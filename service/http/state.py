@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from tirgemm.artifact import Trust
 from tirgemm.artifact.sign import Signer
 from tirgemm.service.access.access_control import AccessControl
 from tirgemm.service.explain.explainer import Explainer
@@ -80,6 +81,11 @@ class ServiceState:
         self.histories = HistoryReader(self.queue)
         self.batches = BatchTable(self.database)
         self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
+
+    @property
+    def trust(self) -> Trust:
+        """The service's keys, the former ones too, and whom the user that runs it trusts."""
+        return Trust.of(self.public_key, *Trust.default(self.settings.data).keys)
 
     @classmethod
     def open(

@@ -17,7 +17,7 @@ from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from tirgemm.tuning.explain import memory_of_program, rolled_memory_of
+from tirgemm.tuning.explain import chosen, memory_of_program, rolled_memory_of
 
 _H200 = named_device("sm_90a")
 _GEMM = Gemm.parse("64x64x64:f32:nn")
@@ -279,3 +279,12 @@ def test_a_kernel_takes_under_two_seconds() -> None:
     (analysis,) = analyse(module, launch, gemm, _H200, cubin)
     assert time.process_time() - start < 2
     assert not analysis.unknown
+
+
+@pytest.mark.parametrize(("epilogue", "added"), [("beta", "c"), ("bias:act=silu", "bias")])
+def test_a_tile_on_its_way_out_is_that_of_d_whatever_is_added_to_it(epilogue: str, added: str) -> None:
+    gemm = Gemm.parse(f"66x64x256:f16:nt:out=f32:{epilogue}")
+    config = chosen(gemm, _H200, "wgmma", "epilogue=tma,tile_m=64,tile_n=8")
+    (kernel,) = memory_of(gemm, config, _H200, compiled=False)
+    assert {a.operand for a in kernel.accesses if a.space == "shared"} == {"a", "b", "d"}
+    assert {a.operand for a in kernel.accesses if a.space == "global"} == {added}

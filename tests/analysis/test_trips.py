@@ -92,6 +92,22 @@ STEP, TEST = "IADD3 R0, R0, 0x1, RZ", "ISETP.NE.AND P0, PT, R0, 0x10, PT"
             ),
             2,
         ),
+        # The way out is inside, and the counter's second value a constant: the last turn ends at the test.
+        (
+            (
+                START,
+                TOP,
+                STEP,
+                "ISETP.GE.U32.AND P0, PT, R0, 0x2, PT",
+                "MOV R0, 0x1",
+                "@P0 BRA `(.L_x_1)",
+                "FFMA R8, R4, R5, R6",
+                "BRA `(.L_x_0)",
+                ".L_x_1:",
+                END,
+            ),
+            2,
+        ),
         (("CS2R R0, SRZ", TOP, STEP, TEST, BACK, END), 16),
         (("CS2R R4, SRZ", TOP, "IADD3 R5, R5, 0x1, RZ", "ISETP.NE.AND P0, PT, R5, 0x10, PT", BACK, END), 16),
         (
@@ -122,6 +138,7 @@ def test_counter_that_starts_steps_and_ends_at_constants_is_followed(words: tupl
         (START, TOP, "@P1 IADD3 R0, R0, 0x1, RZ", TEST, BACK, END),
         (START, TOP, "IADD3 R0, R0, R1, RZ", TEST, BACK, END),
         (START, TOP, STEP, ".L_x_2:", STEP, TEST, BACK, "@P2 BRA `(.L_x_2)", END),  # two blocks set it
+        (START, TOP, STEP, ".L_x_2:", STEP, "@P2 BRA `(.L_x_2)", TEST, BACK, END),  # one of them in a loop of its own
         (START, TOP, STEP, "ISETP.NE.AND P0, PT, R0, R1, PT", BACK, END),
         (START, TOP, STEP, "ISETP.NE.AND P0, PT, R0, 0x10, P1", BACK, END),
         (START, TOP, STEP, "@P1 ISETP.NE.AND P0, PT, R0, 0x10, PT", BACK, END),

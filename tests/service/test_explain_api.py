@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -16,15 +17,18 @@ from scripts.stored_kernel import gpu_kernel
 from tests.service.support import CPU, Service, kernel_record, serving
 from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, pack
+from tirgemm.artifact.signing_keys import SigningKeys
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.service import cli
 from tirgemm.service.explain import explainer as module
 from tirgemm.service.explain.explainer import ChildAnswer, Explainer
 from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.service.http.documents import ExplanationDocument
+from tirgemm.service.http.pages.one_kernel_page import opened_kernel
 from tirgemm.timings import SearchSummary, SelectionReason, StreamTiming, Timing, Timings
 from tirgemm.tuning.build.compile import build
 from tirgemm.tuning.records import Candidate, KernelRecord, Reason, SampleSet, Status
@@ -136,6 +140,21 @@ def test_a_stored_kernel_is_explained_with_what_it_was_chosen_from(service: Serv
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "27 blocks &lt;keep&gt; few SMs busy" in page.text
     assert not re.search(r"<script|<link|@import|\bsrc=|url\(", page.text)
+
+
+def test_what_a_former_key_signed_is_explained_as_it_is_served(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = service.state.settings.data
+    keys = SigningKeys(folder)
+    record, _ = tuned_kernel(service.store, keys.current, "133x67x31:f16:nt")
+    keys.rotate()
+    service.state.public_key = keys.current.public
+    assert service.http.get(f"/v1/kernels/{record.id}/explain").json()["code"] == "the machine code that is served"
+    assert opened_kernel(service.state, record).trusted
+    capsys.readouterr()
+    assert cli.main(["explain", "--kernel", record.id, "--data", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["code"] == "the machine code that is served"
 
 
 def test_code_of_an_artifact_that_is_not_trusted_is_not_read_and_that_is_said(service: Service) -> None:

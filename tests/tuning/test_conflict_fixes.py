@@ -51,6 +51,19 @@ def test_what_removes_a_conflict_does_so_when_counted_again(family: str, knobs: 
     assert 0 < fixes.tried <= module.MOST_TRIED
 
 
+def test_estimates_of_a_range_are_of_the_m_at_which_it_is_explained() -> None:
+    gemm, small = Gemm.parse("1..8192x136x72:f16:nt"), Gemm.parse("1..16x136x72:f16:nt")
+    config = chosen(gemm, A100, "wmma", "pad=0")
+    fixes = conflict_fixes(explain(gemm, config, A100, m=16, compiled=False), "sustained").fixes
+    wmma = family_named("wmma")
+    assert {fix.estimate_us for fix in fixes} == {wmma.predict_us(small, config, A100, "sustained")}
+    told = [fix for fix in fixes if fix.knobs]
+    assert told
+    for fix in told:
+        other = config.with_(**{each.knob: each.other for each in fix.knobs or () if each.other is not None})
+        assert fix.estimate_us + fix.slower_us == pytest.approx(wmma.predict_us(small, other, A100, "sustained"))
+
+
 @pytest.mark.parametrize(
     ("family", "text", "arch", "knobs"),
     [

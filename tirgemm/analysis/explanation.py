@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import expr
@@ -38,7 +38,7 @@ from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import AnalysisFailed, InvalidDevice, MissingExtra
 from tirgemm.families.base import OutputTile
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Regime
+from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand, Range, Regime
 from tirgemm.launch import KernelLaunch, Launch
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """``operand``'s rows lie ``pitch_bytes`` apart, and so begin at multiples of ``nbytes`` (at most a line) beyond its
-    base address; the problem promises that this one is a multiple of ``base_bytes``."""
+    """``operand``'s rows, of which it has several, lie ``pitch_bytes`` apart, and begin, in every matrix of a batch, at
+    multiples of ``nbytes`` (at most a line) beyond its base address; the problem promises that this one is a multiple
+    of ``base_bytes``."""
 
     operand: str
     nbytes: int
@@ -135,6 +136,11 @@ class Explanation:
     clock_mhz: int | None
     missing: tuple[Unknown, ...]
     latency: Latency | None = None
+
+    @property
+    def estimated(self) -> Gemm:
+        """The problem for estimates, which are of the largest m: no more rows than it is taken at."""
+        return self.gemm.with_(m=Range(self.gemm.m_min, self.m))
 
     @property
     def verdict(self) -> str | None:
@@ -252,7 +258,11 @@ def explain_launch(
     )
     made = _with_roofline(_with_tiles(made), functions, measured)
     waves = made.main.waves
-    return replace(made, latency=latency_of(gemm, config, device, subject.regime, waves.turns)) if waves else made
+    return (
+        replace(made, latency=latency_of(made.estimated, config, device, subject.regime, waves.turns))
+        if waves
+        else made
+    )
 
 
 def _kernel(
@@ -290,11 +300,13 @@ def _kernel(
 
 
 def _with_tiles(made: Explanation) -> Explanation:
-    """The main kernel's waves in tiles, where its blocks take tile after tile."""
+    """The main kernel's waves in tiles, where its blocks take tile after tile: as many at a time as are launched."""
     main, tiles = made.main, made.cut.tiles if made.cut else None
     if main.waves is None or tiles is None:
         return made
-    waves = replace(main.waves, items=-(-tiles // main.waves.cluster))
+    items, launched = -(-tiles // main.waves.cluster), main.waves.items
+    slots = main.waves.slots if items == launched else min(main.waves.slots, launched)
+    waves = replace(main.waves, items=items, slots=slots)
     kernels = tuple(replace(k, waves=waves) if k is main else k for k in made.kernels)
     return replace(made, kernels=kernels)
 
@@ -352,8 +364,14 @@ def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
     operands: list[Operand] = ["a", "b", *(("c",) if gemm.beta else ()), "d"]
     alignments = []
     for operand in operands:
-        pitch = expr.evaluate(gemm.leading(operand), m) * DTYPE_BYTES[gemm.operand_dtype(operand)]
-        alignments.append(Alignment(operand, min(_LINE_BYTES, pitch & -pitch), pitch, gemm.align))
+        several = expr.evaluate(gemm.matrix(operand)[0], m) > 1
+        steps = [
+            *([gemm.leading(operand)] if several else ()),
+            *([gemm.batch_stride(operand)] if gemm.batch > 1 else ()),
+        ]
+        nbytes = [expr.evaluate(step, m) * DTYPE_BYTES[gemm.operand_dtype(operand)] for step in steps]
+        if nbytes:
+            alignments.append(Alignment(operand, gcd(*nbytes, _LINE_BYTES), nbytes[0], gemm.align))
     return tuple(alignments)
 
 

@@ -6,6 +6,7 @@ the compiler merged, removed or hoisted are counted as they run; without it the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import prod
@@ -276,21 +277,25 @@ def _parameters(function: PrimFunc, kernel: KernelLaunch, m: int) -> tuple[dict[
 
 @dataclass(frozen=True, slots=True)
 class _TmaBox:
-    """The box of one descriptor: its sides in words, and its bytes that may lie in the tensor."""
+    """The box of one descriptor: its sides in words, and its bytes that may lie in the tensor, in the mean."""
 
     words: str
-    nbytes: int
+    nbytes: float
 
 
 def _boxes(function: PrimFunc, kernel: KernelLaunch, m: int) -> dict[str, _TmaBox]:
     """The box of each of a kernel's descriptors, by its name."""
     boxes = {}
+    maps = Counter(param.name for param in kernel.params if isinstance(param, TensorMap))
     for variable, param in zip(function.params, kernel.params, strict=True):
         if isinstance(param, TensorMap):
             sides = " x ".join(map(expr.text, param.box))
             words = f"boxes of {sides}, {core_matrix.described(param.swizzle)}"
-            # What lies outside the tensor is filled with zeros, and not read.
-            inside = (min(side, expr.evaluate(dim, m)) for side, dim in zip(param.box_at(m), param.dims, strict=True))
+            lengths = [*zip(param.box_at(m), (expr.evaluate(dim, m) for dim in param.dims), strict=True)]
+            # What lies outside the tensor is filled with zeros, and not read: of boxes side by side, a part of the
+            # last. Rows at an edge may have a box of their own, and boxes of D may overlap.
+            tiled = 0 if param.name == "d" else 1 if maps[param.name] > 1 else len(lengths)
+            inside = [dim / -(-dim // side) for side, dim in lengths[:tiled]] + [min(pair) for pair in lengths[tiled:]]
             boxes[map_name(variable)] = _TmaBox(words, prod(inside) * DTYPE_BYTES[param.dtype])
     return boxes
 
@@ -303,7 +308,7 @@ def _report(
     counted = {name: round(tally[name] * form.share) for name in _COUNTED}
     requests = round(tally.requests * form.share)
     if site.tensor_map in boxes:
-        counted["used_bytes"] = requests * boxes[site.tensor_map].nbytes
+        counted["used_bytes"] = round(requests * boxes[site.tensor_map].nbytes)
     width = max((w for s in access.sites for w in matching.uses.get(s, (s.width,))), default=site.width)
     return AccessReport(
         buffer=site.buffer or (f"{site.operand} tile" if shared else site.operand),

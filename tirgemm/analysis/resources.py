@@ -126,7 +126,8 @@ def occupancy_of(launch: KernelLaunch, resources: Resources, device: Device) -> 
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """How ``items`` of equal work fill the ``slots`` that the device runs at a time.
+    """How ``items`` of equal work fill the ``slots`` that run at a time: as many as the device holds, or as a
+    persistent kernel launches.
 
     ``items`` are blocks, clusters or, in a persistent kernel, tiles; ``waves`` is their ratio, ``turns`` the whole
     waves that it takes, ``tail`` the items of the last. ``loss``: the share of all turns' slots that are idle.

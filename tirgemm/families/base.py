@@ -93,15 +93,15 @@ class Family(Protocol):
 class OutputTile:
     """What a thread block computes at a time: ``m`` x ``n`` of D, summed ``k`` at a time.
 
-    ``tiles``: of a persistent kernel, whose blocks take tile after tile, how many there are at this m, else None.
-    ``even``: whether steps of k are dealt out evenly over the blocks, so that no wave is left half empty.
+    ``tiles``: of a persistent kernel, whose blocks take tile after tile, how many there are at this m, else None; of a
+    problem that is split along k these are ``parts`` of each tile of D, which another kernel adds up.
     """
 
     m: int
     n: int
     k: int
     tiles: int | None = None
-    even: bool = False
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,9 @@ def conflict_fixes(explained: Explanation, regime: Regime, most: int = MOST_TRIE
     conflicts = _conflicts(access for kernel in explained.kernels for access in kernel.memory.accesses)
     if not conflicts:
         return NO_FIXES
-    gemm, config, device = explained.gemm, explained.config, explained.device
+    config = explained.config
     family = family_named(config.family)
-    own_us = family.predict_us(gemm, config, device, regime)
+    own_us = family.predict_us(explained.estimated, config, explained.device, regime)
     total = sum(conflicts.values())
     by_knob = _neighbours(family, explained, regime)
     costs = {neighbour: us for group in by_knob for neighbour, us in group}
@@ -136,7 +136,7 @@ def _neighbours(family: Family, explained: Explanation, regime: Regime) -> list[
                 continue
             if neighbour not in seen:
                 seen.add(neighbour)
-                group.append((neighbour, family.predict_us(gemm, neighbour, device, regime)))
+                group.append((neighbour, family.predict_us(explained.estimated, neighbour, device, regime)))
         groups.append(sorted(group, key=lambda each: each[1]))
     return sorted(filter(None, groups), key=lambda group: group[0][1])
 

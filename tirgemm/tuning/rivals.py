@@ -134,17 +134,22 @@ def _runner_up(record: KernelRecord, candidates: Sequence[Candidate]) -> RunnerU
     if kernel is None:
         return None
     for reason, reasons in (("selection", ("selection",)), ("search", SEARCHED)):
-        own = _median(kernel, reasons)
-        others = [(us, c.config) for c in measured if c is not kernel and (us := _median(c, reasons)) is not None]
+        own = _last(kernel, reasons)
+        # A problem that is searched again is raced again, under another clock.
+        run = own.conditions.get("at") if own and reason == "selection" else None
+        others = [
+            (last.comparable_us, c.config) for c in measured if c is not kernel and (last := _last(c, reasons, run))
+        ]
         if own is not None and others:
             us, config = min(others, key=lambda pair: pair[0])
-            return RunnerUp(config, us, own, reason, differences(record.config, config))
+            return RunnerUp(config, us, own.comparable_us, reason, differences(record.config, config))
     return None
 
 
-def _median(candidate: Candidate, reasons: tuple[str, ...]) -> float | None:
-    sample_sets: list[SampleSet] = [s for s in candidate.sample_sets if s.reason in reasons]
-    return sample_sets[-1].comparable_us if sample_sets else None
+def _last(candidate: Candidate, reasons: tuple[str, ...], run: str | None = None) -> SampleSet | None:
+    """The last sample set that was taken for one of ``reasons``, of the ``run`` that began then, where it is given."""
+    mine = [s for s in candidate.sample_sets if s.reason in reasons and run in (None, s.conditions.get("at"))]
+    return mine[-1] if mine else None
 
 
 def differences(kernel: Config, other: Config) -> tuple[Difference, ...]:

@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from tirgemm.errors import QueueFull, TirgemmError
 from tirgemm.gemm import REGIMES, Regime
 from tirgemm.progress import role_name
-from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.service.http.documents import DeviceBody
 from tirgemm.service.http.pages.one_kernel_page import opened_kernel, read_code
 from tirgemm.service.http.pages.site import HTML, OwnSite
 from tirgemm.service.http.problems import Problem
+from tirgemm.service.http.routes.explain import stored_kernel
 from tirgemm.service.http.routes.kernels import kernel_record
 from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
@@ -173,7 +173,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
             missing.setdefault(letter, f"{record.device.model} is no GPU: it is in no roofline")
             continue
         try:
-            stored = await run_in_threadpool(StoredKernelInput.of, state.store, record, [state.public_key])
+            stored = await run_in_threadpool(stored_kernel, state, record.id)
             explanations[letter] = (await state.explainer.answer(stored))[0]
         except TirgemmError as error:
             missing.setdefault(letter, str(error))

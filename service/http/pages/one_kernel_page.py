@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse
 
-from tirgemm.artifact import Trust
 from tirgemm.errors import QueueFull, TirgemmError
 from tirgemm.progress import role_description, role_name
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
@@ -153,7 +152,7 @@ async def read_code(state: ServiceState, opened: OpenedArtifact, function: Calla
 
 def opened_kernel(state: ServiceState, record: KernelRecord) -> OpenedArtifact:
     """The artifact of a kernel, trusted where this service signed it or the user that runs it trusts its key."""
-    return open_kernel(state.store, record, Trust.of(state.public_key, *Trust.default().keys))
+    return open_kernel(state.store, record, state.trust)
 
 
 @router.post("/{kernel_id}/pin", include_in_schema=False)

@@ -47,7 +47,12 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
         (["64x64x64", "--kernel", "ab"], "GEMM '64x64x64' and --kernel 'ab' given"),
         (["--kernel", "ab", "--family", "simt"], "leave out --family simt"),
         (["--kernel", "ab", "--as-written"], "leave out --as-written"),
+        (["--kernel", "ab", "--regime", "isolated", "--m", "3"], "leave out --m 3, --regime isolated"),
         (["--kernel", "ab"], "there is no kernel 'ab'"),
+        (
+            ["--timeline", "one.json.gz", "--html", "page.html", "--family", "simt"],
+            "what one.json.gz has is drawn as it is; leave out --family simt, --html page.html",
+        ),
         (["0x1x1"], "gemm field m is 0"),
         (["64x64x64", "--device", "sm_70"], "device 'sm_70' is unknown"),
         (["64x64x64", "--device", "cpu"], "device cpu is no GPU"),

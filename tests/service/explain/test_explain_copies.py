@@ -7,6 +7,7 @@ import pytest
 from tirgemm.analysis.bank_collision import worst_collision
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
+from tirgemm.service.explain.drawings import drawings
 from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning.explain import chosen, explain
@@ -44,3 +45,5 @@ def test_the_example_of_a_copy_through_l1_has_the_passes_of_what_it_reads() -> N
     assert reading.conflicts
     assert reading.example is not None
     assert worst_collision(reading.example) is None
+    (picture,) = (each.svg for each in drawings(explanation) if each.title == "Banks: cp.async, 4 bytes of b_tile")
+    assert "1 wavefront, as written; its conflicts are of what it reads" in picture

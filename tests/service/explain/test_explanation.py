@@ -28,7 +28,7 @@ from tirgemm.service.explain.gather import Report
 from tirgemm.service.explain.page import page
 from tirgemm.service.explain.reasons import why_sectors
 from tirgemm.service.explain.report_text import sections
-from tirgemm.service.explain.tables import share
+from tirgemm.service.explain.tables import duration, rate, rounded_to, share, size
 from tirgemm.tuning.explain import chosen, explain
 
 
@@ -102,12 +102,28 @@ def test_waves_of_a_persistent_kernel_are_of_its_tiles() -> None:
     assert waves is not None
     assert cut is not None
     assert cut.tiles == 4096 * 4096 // (cut.m * cut.n)
-    assert (waves.items, waves.slots) == (cut.tiles, H200.units)
-    assert math.prod(explanation.main.grid) <= H200.units
+    assert explanation.main.grid == (128, 1, 1), "as few as take no more waves"
+    assert (waves.items, waves.slots, waves.turns, waves.tail) == (cut.tiles, 128, cut.tiles // 128, 128)
+    (resources,) = (part for part in sections(Report(explanation)) if part.title == "Resources")
+    assert (
+        f"waves: {cut.tiles} tiles over 128 at a time: 4.00 waves, all full: 0 % of the places idle" in resources.lines
+    )
+    assert "unused: 4 SMs, which get no block: so few blocks take no more waves" in resources.lines
     traffic = next(c for c in explanation.roofline.ceilings if c.name == "l2") if explanation.roofline else None
     assert traffic is not None
     moved = 4096 * 4096 * 2 * (4096 // cut.m + 4096 // cut.n + 1)
     assert traffic.amount == moved, "every tile of A and B once a tile of D, D once"
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_tma_reads_nothing_beyond_the_last_step_of_k(layout: str) -> None:
+    gemm = Gemm.parse(f"2040x2056x72:f16:{layout}")
+    explanation = explained(gemm, "wgmma", "tile_m=128,tile_n=128,tile_k=64,cluster_m=1,cluster_n=1", compiled=False)
+    cut = explanation.cut
+    assert cut is not None
+    loads = [a for a in explanation.main.memory.accesses if a.detail.startswith("TMA load")]
+    read = {operand: sum(a.used_bytes for a in loads if a.operand == operand) for operand in ("a", "b")}
+    assert read == {"a": 2 * 2040 * 72 * -(-2056 // cut.n), "b": 2 * 2056 * 72 * -(-2040 // cut.m)}
 
 
 def test_a_wave_that_is_almost_empty_is_not_said_to_be_none() -> None:
@@ -116,6 +132,13 @@ def test_a_wave_that_is_almost_empty_is_not_said_to_be_none() -> None:
     )
     assert re.fullmatch(r"\d+ blocks over [\d,]+ at a time: 0\.0\d+ waves, 9\d(\.\d)? % of the places empty\.?", words)
     assert [share(part) for part in (0.9954, 0.99999, 1.0, 0.994)] == ["99.5 %", "99.9 %", "100 %", "99 %"]
+
+
+def test_numbers_have_their_unit_and_no_exponent() -> None:
+    assert [size(n) for n in (999, 999_499, 999_600, 2.199e12)] == ["999 B", "999 KB", "1 MB", "2.2 TB"]
+    assert [rate(gbps) for gbps in (999.4, 999.7, 4916.7)] == ["999 GB/s", "1 TB/s", "4.92 TB/s"]
+    assert [duration(us) for us in (999.94, 999.96, 12345.6)] == ["999.9 us", "1,000 us", "12,346 us"]
+    assert [rounded_to(number, 4) for number in (0.12345, 1024, 10_922.7)] == ["0.1235", "1,024", "10,923"]
 
 
 def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
@@ -130,6 +153,15 @@ def test_tiles_that_a_cluster_takes_together_are_counted_in_groups() -> None:
     count = -(-explanation.main.waves.items // explanation.main.waves.slots)
     assert f"groups of 2 tiles in {count} wave{'s' * (count > 1)} of" in waves
     assert "at a time on each" not in waves, "slots are clusters here, not blocks of an SM"
+
+
+def test_parts_of_tiles_are_not_called_tiles() -> None:
+    explanation = explained(Gemm.parse("129x264x4104:f16:nt:bias"), "wgmma", "split=8,reduction=kernel")
+    (waves,) = (line for part in sections(Report(explanation))[:1] for line in part.notes if "waves" in line)
+    assert explanation.cut is not None
+    assert explanation.coverage is not None
+    assert explanation.cut.tiles == 8 * explanation.coverage.tiles
+    assert waves.startswith(f"{explanation.cut.tiles} parts of tiles over ")
 
 
 def test_what_tvm_cannot_lower_is_said_by_config_and_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +228,64 @@ def test_why_sectors_are_wasted_is_told_from_the_addresses() -> None:
     assert strided == "its lanes touch 32 runs of 4 bytes, 128 bytes apart, and sectors have 32"
 
 
+def test_the_request_that_is_told_wastes_sectors() -> None:
+    """The last step of k has a run of 16 bytes a row, the others have whole sectors and are of more."""
+    explanation = explained(Gemm.parse("255x253x257:f16:nt"), "mma", compiled=False)
+    (part,) = (part for part in sections(Report(explanation)) if part.title == "Global memory of mma_gemm_kernel")
+    why = "its lanes touch 4 runs of 16 bytes, 640 bytes apart, and sectors have 32."
+    assert part.notes[0] == f"[1] copies of a_packed: {why}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "words"),
+    [
+        (
+            "64x64x64:f16:nt:batch=3:stride_a=4104",
+            [("a", 16, 128), ("b", 128, 128), ("d", 128, 128)],
+            [
+                "Rows of a lie 128 bytes apart in each matrix: they begin at multiples of 16, within sectors of 32 "
+                "bytes.",
+                "Every row of b and d begins a sector where its base address does.",
+            ],
+        ),
+        (
+            "1x40x4104:f16:nt",
+            [("b", 16, 8208)],
+            ["Rows of b lie 8,208 bytes apart: they begin at multiples of 16, within sectors of 32 bytes."],
+        ),
+        (
+            "1x40x4104:f16:nt:batch=3",
+            [("a", 16, 8208), ("b", 16, 8208), ("d", 16, 80)],
+            [
+                f"Rows of {each} bytes apart: they begin at multiples of 16, within sectors of 32 bytes."
+                for each in ("a lie 8,208", "b lie 8,208", "d lie 80")
+            ],
+        ),
+    ],
+)
+def test_rows_are_aligned_as_all_matrices_of_a_batch_have_them(
+    text: str, told: list[tuple[str, int, int]], words: list[str]
+) -> None:
+    explanation = explained(Gemm.parse(text), "mma", "split=1", compiled=False)
+    assert [(a.operand, a.nbytes, a.pitch_bytes) for a in explanation.alignments] == told
+    (part,) = (part for part in sections(Report(explanation)) if part.title.startswith("Global memory"))
+    assert [note for note in part.notes if not note.startswith("[")] == words
+
+
+def global_row(explanation: Explanation, operand: str) -> dict[str, str]:
+    """The first row of ``operand`` in the report's table, by the columns' names."""
+    (part,) = (part for part in sections(Report(explanation)) if part.title == "Global memory")
+    cells = next(row for row in part.rows if row[0].text == operand)
+    return {name: cell.text for (name, _), cell in zip(part.columns, cells, strict=True)}
+
+
+def test_an_access_that_never_runs_does_not_say_how_the_others_are_aligned() -> None:
+    explanation = explained(Gemm.parse("64x10x512:f16:tn:out=f32:batch=3:act=silu"), "wgmma", compiled=False)
+    aligned = [a.aligned_bytes for a in explanation.main.memory.accesses if (a.operand, a.op) == ("b", "copy")]
+    assert 0 in aligned
+    assert global_row(explanation, "b")["aligned"] == "16"
+
+
 def test_a_small_problem_has_one_verdict_latency_with_its_figures(compiled: Explanation) -> None:
     assert compiled.verdict == compiled.to_json()["verdict"] == "latency"
     known, latency = compiled.roofline, compiled.latency
@@ -223,6 +313,15 @@ def test_latency_is_told_only_where_it_is_known() -> None:
     assert isolated is not None
     assert sustained is not None
     assert isolated.us > sustained.us, "a launch finds a cold L2"
+
+
+def test_latency_of_a_range_is_of_the_m_at_which_it_is_explained() -> None:
+    ranged, small = Gemm.parse("1..4096x64x512:f16:nt"), Gemm.parse("1..4x64x512:f16:nt")
+    config = chosen(ranged, H200, "wgmma")
+    latency = explain(ranged, config, H200, m=4).latency
+    assert latency is not None
+    assert latency == latency_of(small, config, H200, "sustained", latency.turns)
+    assert latency != latency_of(ranged, config, H200, "sustained", latency.turns)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,24 @@ def test_the_runner_up_is_the_fastest_of_those_measured_alike() -> None:
     assert "faster: a tie goes to the simpler config" in words
 
 
+def test_the_runner_up_of_a_selection_ran_beside_the_kernel() -> None:
+    """A problem that was tuned and searched again: the new kernel was raced against the old one alone, at a lower
+    clock."""
+    new = family_named("simt").default(SMALL, A100, "sustained")
+    old, lost = new.with_(raster=4), new.with_(raster=8)
+
+    def raced(config: Config, **medians: float) -> Candidate:
+        sets = tuple(SampleSet((us,), "selection", conditions={"at": at}) for at, us in medians.items())
+        return Candidate(SMALL, A100.key, "sustained", config, Status.MEASURED, sample_sets=sets)
+
+    candidates = [raced(new, later=11), raced(old, first=10, later=11.4), raced(lost, first=10.2)]
+    runner_up = rivals_of(record(new, Timings()), candidates).runner_up
+    assert runner_up is not None
+    assert (runner_up.config, runner_up.us, runner_up.kernel_us) == (old, 11.4, 11)
+    kernel = rivals_of(record(old, Timings()), [candidates[1], candidates[2]]).runner_up
+    assert kernel is None, "its last run had no other of these"
+
+
 def test_a_kernel_without_records_has_no_runner_up_and_says_what_it_knows() -> None:
     config = family_named("simt").default(SMALL, A100, "sustained")
     rivals = rivals_of(record(config, Timings(search=SearchSummary(pruned={"lanes": 3}))), [])

@@ -10,6 +10,9 @@ from tirgemm.analysis.ir.sites import If, Loop, Site, Statements, While
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# What is added to sums in registers: a tile in shared memory that it flows into is D's.
+_ADDED = {"c", "bias"}
+
 
 class Provenance:
     """Gathers flows between buffers during the visit of a PrimFunc, then names the tensors of every site."""
@@ -43,16 +46,18 @@ class Provenance:
 
     def _named(self, statement: Any) -> Any:
         if isinstance(statement, Site):
-            return replace(statement, operand="+".join(sorted(self._of(self.buffers.get(statement, ())))))
+            added = set() if statement.space == "global" else _ADDED
+            return replace(statement, operand="+".join(sorted(self._of(self.buffers.get(statement, ()), added))))
         if isinstance(statement, If):
             return replace(statement, then=self.named(statement.then), otherwise=self.named(statement.otherwise))
         if isinstance(statement, (Loop, While)):
             return replace(statement, body=self.named(statement.body))
         return statement
 
-    def _of(self, buffers: tuple[Any, ...]) -> set[str]:
-        """The tensors from which buffers are filled; where there are none, those that are filled from them."""
-        return self._reached(buffers, self.sources) or self._reached(buffers, self._targets())
+    def _of(self, buffers: tuple[Any, ...], added: set[str]) -> set[str]:
+        """The tensors from which buffers are filled; where there are none but those ``added`` to sums, the ones that
+        are filled from them."""
+        return self._reached(buffers, self.sources) - added or self._reached(buffers, self._targets())
 
     def _targets(self) -> dict[Any, set[Any]]:
         if self.targets is None:

@@ -63,11 +63,9 @@ def _turns(function: Function, loop: NaturalLoop, parents: Mapping[int, int]) ->
         for at, i in _numbered(function, block)
         if i.operands and i.operands[0] == test.counter
     ]
-    if len(loop.blocks) == 1:
+    if len(loop.blocks) == 1 or len(steps) != 1:
         return _followed(function, loop, test, parents)
     start = _start(function, loop, test.counter, parents)
-    if len(steps) != 1:
-        return None
     at, instruction = steps[0]
     step = _step(instruction, test.counter)
     # Both must happen in every turn, in a known order.
@@ -88,9 +86,15 @@ def _turns(function: Function, loop: NaturalLoop, parents: Mapping[int, int]) ->
 
 
 def _followed(function: Function, loop: NaturalLoop, test: _Test, parents: Mapping[int, int]) -> int | None:
-    """The turns of a loop of one block by what its instructions make of the counter, which may go from register to
-    register, and whose registers may hold something else in between."""
-    code = [(at, i) for at, i in _numbered(function, loop.header) if not i.is_predicated_off]
+    """The turns of a loop whose blocks follow each other by what its instructions make of the counter, which may go
+    from register to register, and whose registers may hold something else in between."""
+    ways = {b: [s for s in function.blocks[b].successors if s in loop.blocks] for b in loop.blocks}
+    if any(len(way) != 1 for way in ways.values()):
+        return None
+    order = [loop.header]
+    while (after := ways[order[-1]][0]) != loop.header:
+        order.append(after)
+    code = [(at, i) for block in order for at, i in _numbered(function, block) if not i.is_predicated_off]
     wanted = {test.counter}
     while True:
         sums = [i for _, i in code if wanted & set(_written(i))]

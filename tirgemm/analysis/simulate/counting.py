@@ -56,8 +56,8 @@ class Tally:
     """What was counted of one site so far.
 
     ``aligned``: the largest power of two, at most a line, that divides every global request's first address.
-    ``example``: the request that costs most: addresses, the lanes active, and of a copy to shared memory where it
-    reads.
+    ``example``: the request with most conflicts, or most sectors beyond the fewest: addresses, the lanes active, and of
+    a copy to shared memory where it reads.
     """
 
     requests: float = 0.0
@@ -102,7 +102,7 @@ class RequestCounter:
         table = np.array([self.known[key] for key in keys])
         tally.requests += float(requests.weights.sum()) * share
         tally.counts += requests.weights @ table[:, :-1] * share
-        cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2]
+        cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2] - table[:, 3]
         tally.aligned = min(tally.aligned, int(table[:, -1].min()))
         at = int(np.argmax(cost))
         if int(cost[at]) > tally.worst:

@@ -100,7 +100,7 @@ class Wgmma:
         cut = plan(gemm, config, device.units)
         rows, columns = (cut.tile_n, cut.tile_m) if cut.orientation.swapped else (cut.tile_m, cut.tile_n)
         tiles = None if cut.cluster.adds_parts else evaluate(cut.grid.work, m) * cut.cluster.size
-        return OutputTile(rows, columns, cut.tile_k, tiles)
+        return OutputTile(rows, columns, cut.tile_k, tiles, cut.cluster.split if cut.cluster.writes_partials else 1)
 
     def load_waits(self, gemm: Gemm, config: Config, device: Device, regime: Regime) -> LoadWaits:
         return load_waits(plan(gemm, config, device.units), gemm, device, regime)
