@@ -83,6 +83,8 @@ class Database(Closing):
         self._upserts: dict[tuple[Any, ...], Any] = {}
         self._damage = ""
         self._writer = self.engine.execution_options(tirgemm_write=True)
+        # PostgreSQL would show each statement what others have committed meanwhile.
+        self._reader = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
         try:
             with self.translating():
                 if self.read_only:
@@ -169,7 +171,7 @@ class Database(Closing):
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database."""
-        with self.translating(), self.engine.begin() as connection:
+        with self.translating(), self._reader.begin() as connection:
             yield connection
 
     @contextmanager

@@ -31,6 +31,7 @@ from tirgemm.errors import InvalidRequest, StoreError, VerificationFailed
 from tirgemm.tuning.records import KernelRecord, Status
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db import store as store_module
+from tirgemm.tuning_db import transfer
 from tirgemm.tuning_db.transfer import Merged, export_records, import_records, merge
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
@@ -88,6 +89,26 @@ def test_everything_arrives_once(source: Database, make: MakeDatabase, tmp_path:
     assert import_records(target, path) == Merged(candidates=0, known=3, sample_sets=0, kernels=0)
     assert here.kernels() == there.kernels()
     assert here.candidate(key(1)) == there.candidate(key(1))
+
+
+@pytest.mark.parametrize("how", ["export", "merge"])
+def test_what_is_recorded_meanwhile_is_no_part_of_an_export(
+    source: Database, make: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    target, path = make(), tmp_path / "records.jsonl"
+    records_of = transfer._records
+
+    def recording_meanwhile(*arguments: Any) -> Iterator[dict[str, Any]]:
+        SqlStore(source).add_candidate(candidate(4))
+        return records_of(*arguments)
+
+    monkeypatch.setattr(transfer, "_records", recording_meanwhile)
+    if how == "merge":
+        assert merge(target, source).candidates == 3
+    else:
+        assert export_records(source, path)["counts"]["candidate"] == 3
+        assert import_records(target, path).candidates == 3
+    assert SqlStore(source).candidate(key(4)) is not None
 
 
 def test_without_artifacts_a_file_holds_candidates_only(source: Database, make: MakeDatabase, tmp_path: Path) -> None:
