@@ -106,10 +106,10 @@ class Evaluator:
         """Verify and time finished builds side by side, each in one of ``measurers``, and commit the record of each,
         whatever its status. The first of them is the workbench's own, which takes over from one whose device is lost.
 
-        The attempt is counted before anything runs; a config whose attempts were lost ``MAX_ATTEMPTS`` times, each
-        time with the whole process, is recorded as crashed without running. Raises Cancelled, and whatever else says
-        nothing of a config; then nothing of that one is recorded and its attempt does not count: only a process that
-        died leaves one.
+        The attempt is counted before anything runs; a config that has no record and whose attempts were lost
+        ``MAX_ATTEMPTS`` times, each time with the whole process, is recorded as crashed without running. Raises
+        Cancelled, and whatever else says nothing of a config; then nothing of that one is recorded and its attempt does
+        not count: only a process that died leaves one.
         """
         begun: list[Candidate] = []
         try:
@@ -165,7 +165,7 @@ class Evaluator:
     @spans.spanned("candidate")
     def _outcome(self, base: Candidate, build: Future[Binary], measurer: Measurer) -> Candidate | BaseException:
         spans.annotate(config=str(base.config))
-        if base.attempt > MAX_ATTEMPTS:
+        if base.attempt > MAX_ATTEMPTS and self.workbench.store.candidate(base.key) is None:
             return base.with_(
                 message=f"the process died during each of the {base.attempt - 1} attempts before this one"
             )
