@@ -306,22 +306,22 @@ class Evaluator:
     def record_measured(
         self, config: Config, binary: Binary, package: bytes, certificate: Certificate, samples: SampleSet
     ) -> None:
-        """Record a config that was certified and timed outside a search as a candidate, unless it is one; its samples
-        count as those of a search, which will not time it again."""
-        key = self.key(config)
-        if self.workbench.store.candidate(key) is None:
-            attempt = self.workbench.store.begin_attempt(key)
+        """Record a config that was certified and timed outside a search as measured, unless it is; its samples count
+        as those of a search, which will not time it again."""
+        store, key = self.workbench.store, self.key(config)
+        known = store.candidate(key)
+        if known is None or known.status is not Status.MEASURED:
             base = Candidate(
                 self.gemm,
                 self.workbench.device.key,
                 self.regime,
                 config,
                 Status.MEASURED,
-                attempt=attempt,
+                attempt=store.begin_attempt(key),
                 sample_sets=(replace(samples, reason="search"),),
                 error=max((float(t["error"]) for t in certificate.tests if t.get("error") is not None), default=None),
             )
-            self.workbench.store.add_candidate(self._hashed(base, binary, package))
+            store.add_candidate(self._hashed(base, binary, package))
 
     def store_kernel(
         self,
