@@ -90,6 +90,12 @@ class BuildFailed(TirgemmError):
     outcome = Status.BUILD_FAILED
 
 
+class BuildersUnusable(BuildFailed):
+    """The machine cannot build: a tool, memory or disk space is lacking, which says nothing of the config."""
+
+    outcome = None
+
+
 class VerificationFailed(TirgemmError):
     """A kernel's result differs from the reference by more than its bound."""
 
