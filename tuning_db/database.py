@@ -83,8 +83,9 @@ class Database(Closing):
         self._upserts: dict[tuple[Any, ...], Any] = {}
         self._damage = ""
         self._writer = self.engine.execution_options(tirgemm_write=True)
-        # PostgreSQL would show each statement what others have committed meanwhile.
-        self._reader = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        # Otherwise PostgreSQL shows each statement what others have committed meanwhile.
+        one_state = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._reader = self.engine.execution_options(**one_state)
         try:
             with self.translating():
                 if self.read_only:
