@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm._terminal.tables import Table
 from tirgemm._terminal.unused_options import require_unused
@@ -120,6 +121,9 @@ def bench(
     works = [work(suite, regime) for regime in regimes for suite in shapes]
     if len({each.file.path for each in works}) < len(works):
         raise InvalidRequest("suites of one name would share a results file; rename one, or measure one at a time")
+    for each in works:
+        each.file.path.parent.mkdir(parents=True, exist_ok=True)
+        check_output(each.file.path, replaces=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         open_store(data, db) as store,

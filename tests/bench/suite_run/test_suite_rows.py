@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,17 @@ def test_the_command_says_what_is_wrong_with_what_it_was_given(
         error = capsys.readouterr().err.replace("\n", " ")
         assert says in error
         assert error.startswith("error: "), "no bar of what was never begun"
+
+
+def test_the_command_measures_nothing_that_it_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("tirgemm.bench.suite_run.Bench.run")
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.json")
+    for output, says in (("fifo.json", "no regular file"), ("/proc/x/y.json", "/proc/x: ")):
+        assert cli.main(["bench", "x86", "--device", "cpu", "--output", output, "--data", "data"]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_the_command_measures_a_variant_that_is_named_twice_once(

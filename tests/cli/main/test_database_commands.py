@@ -174,6 +174,10 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     assert (code, json.loads(out)["records_sha256"]) == (0, trained["records_sha256"])
     assert (home / "m.gz").stat().st_size == json.loads(out)["bytes"]
     assert "trained on" in run("db", "train", "--data", "one")[1]
+    with monkeypatch.context() as untrained:
+        untrained.delattr(ranking_training, "held_out")
+        code, _, err = run("db", "train", "--data", "one", "--output", "one")
+    assert (code, "--output is one, which is a folder" in err) == (2, True)
     code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
     assert (code, H200.key in err) == (2, True)
     code, _, err = run("db", "train", "--records", "records.jsonl.gz", "--records", "alike.jsonl.gz")
