@@ -140,6 +140,10 @@ def test_records_are_collected_without_a_kernel(run: Run) -> None:
     collected = json.loads(out)
     assert (code, collected["problems"], collected["statuses"]) == (0, 1, {}), "both are of this environment"
     assert "no config of 25x17x9:f32:nn is recorded in sustained" in collected["refused"]["25x17x9:f32:nn"]
+    code, out, _ = run("db", "collect", "25x17x9:f32:nn", "--recorded", "--device", "cpu", "--data", "two")
+    assert (code, "0 problems, sustained into a new tuning database in " in out) == (1, True), "all are refused"
+    assert run(*asked[:5], "--configs", 100_001, "--data", "three")[0] == 2
+    assert not Path("three").exists()
     code, _, err = run("db", "collect", "--device", "cpu", "--data", "one")
     assert (code, "--suite" in err) == (2, True)
 
