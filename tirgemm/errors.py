@@ -87,7 +87,7 @@ class BuildFailed(TirgemmError):
 
     code = "build_failed"
     status = 422
-    outcome = Status.BUILD_FAILED
+    outcome: ClassVar[Status | None] = Status.BUILD_FAILED
 
 
 class BuildersUnusable(BuildFailed):
