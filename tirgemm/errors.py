@@ -87,7 +87,13 @@ class BuildFailed(TirgemmError):
 
     code = "build_failed"
     status = 422
-    outcome = Status.BUILD_FAILED
+    outcome: ClassVar[Status | None] = Status.BUILD_FAILED
+
+
+class BuildersUnusable(BuildFailed):
+    """The machine cannot build: a tool, memory or disk space is lacking, which says nothing of the config."""
+
+    outcome = None
 
 
 class VerificationFailed(TirgemmError):

@@ -83,6 +83,9 @@ class Database(Closing):
         self._upserts: dict[tuple[Any, ...], Any] = {}
         self._damage = ""
         self._writer = self.engine.execution_options(tirgemm_write=True)
+        # Otherwise PostgreSQL shows each statement what others have committed meanwhile.
+        one_state = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._reader = self.engine.execution_options(**one_state)
         try:
             with self.translating():
                 if self.read_only:
@@ -169,7 +172,7 @@ class Database(Closing):
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database."""
-        with self.translating(), self.engine.begin() as connection:
+        with self.translating(), self._reader.begin() as connection:
             yield connection
 
     @contextmanager

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, func, select, update
+from sqlalchemy.exc import IntegrityError
 
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
@@ -206,15 +207,23 @@ def _merge_candidates(
 ) -> None:
     """Merge candidates of distinct keys: the new ones in two statements, the known ones one by one."""
     known = _known(connection, page)
-    new = [candidate for key, candidate in page.items() if key not in known]
-    merged.sample_sets += add_new_candidates(db, connection, new, origin)
-    merged.candidates += len(new)
+    try:
+        with connection.begin_nested():
+            merged.sample_sets += add_new_candidates(db, connection, _others(page, known), origin)
+    except IntegrityError:  # PostgreSQL, where another has recorded one of them at this moment
+        known = _known(connection, page)
+        merged.sample_sets += add_new_candidates(db, connection, _others(page, known), origin)
+    merged.candidates += len(page) - len(known)
     merged.known += len(known)
     for key, (number, status) in known.items():
         candidate = page[key]
         if candidate.status is Status.MEASURED and status != str(Status.MEASURED):
             write_candidate(db, connection, candidate.with_(sample_sets=()), origin)
         merged.sample_sets += add_missing_samples(connection, number, candidate.sample_sets, origin)
+
+
+def _others(page: Mapping[CandidateKey, Candidate], known: Container[CandidateKey]) -> list[Candidate]:
+    return [candidate for key, candidate in page.items() if key not in known]
 
 
 def _known(connection: Connection, page: Mapping[CandidateKey, Candidate]) -> dict[CandidateKey, tuple[int, str]]:

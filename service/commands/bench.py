@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
+from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm._terminal.tables import Table
 from tirgemm._terminal.unused_options import require_unused
@@ -95,6 +96,7 @@ def bench(
     from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
+    from tirgemm.errors import InvalidRequest
     from tirgemm.tuning.process.interrupts import stop_on_interrupt
     from tirgemm.tuning.workbench import Workbench
 
@@ -107,7 +109,7 @@ def bench(
     home = benchmarks_folder()
     folder = home / "results" / device_folder(target) if home else Path()
     about = environment(target, home.parent if home else None, commit)
-    names = names_of(variants)
+    names = list(dict.fromkeys(names_of(variants)))
     require_variants(names, clock=clock)
     asked = None if baselines is None else names_of(baselines)
 
@@ -117,6 +119,11 @@ def bench(
         return Work(suite, regime, ResultsFile(path, suite.name, regime, about, resume=resume))
 
     works = [work(suite, regime) for regime in regimes for suite in shapes]
+    if len({each.file.path for each in works}) < len(works):
+        raise InvalidRequest("suites of one name would share a results file; rename one, or measure one at a time")
+    for each in works:
+        each.file.path.parent.mkdir(parents=True, exist_ok=True)
+        check_output(each.file.path, replaces=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         open_store(data, db) as store,

@@ -15,7 +15,8 @@ from tirgemm.cli import RegimeOption
 from tirgemm.gemm import regime_named
 from tirgemm.service.commands.sweep import problems
 from tirgemm.service.commands.tune import Data, LockDir, Url
-from tirgemm.tuning_db.data_folder import open_store, signer
+from tirgemm.tuning.budget import MAX_TRIALS
+from tirgemm.tuning_db.data_folder import new_database, open_store, signer
 
 
 def collect(
@@ -27,7 +28,7 @@ def collect(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: the first GPU, else the CPU.")] = None,
     regime: RegimeOption = "sustained",
-    configs: Annotated[int, typer.Option(min=1, help="About so many configs of each problem.")] = 16,
+    configs: Annotated[int, typer.Option(min=1, max=MAX_TRIALS, help="About so many configs of each problem.")] = 16,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds in all, at most.")] = 600.0,
     seed: Annotated[int, typer.Option(min=0, help="Draws the configs.")] = 0,
     recorded: Annotated[
@@ -63,7 +64,7 @@ def collect(
 
     stop, statuses = threading.Event(), Counter[str]()
     chosen, named, refused = detect_device(device), regime_named(regime), dict[str, str]()
-    wanted = problems(gemms or (), suite or ())
+    wanted, made = problems(gemms or (), suite or ()), new_database(data, db)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} configs"), TimeElapsedColumn()
     with (
         open_store(data, db) as store,
@@ -99,10 +100,13 @@ def collect(
 
     def show() -> None:
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "nothing new"
-        console.out.print(f"{len(tunings)} problems, {regime}: {counts}")
+        new = f" into a new tuning database in {made}" if made is not None else ""
+        console.out.print(f"{len(tunings)} problems, {regime}{new}: {counts}")
         for gemm, reason in refused.items():
             console.out.print(f"{gemm}: {reason}", soft_wrap=True)
 
     console.emit(as_json, document, show)
     if stop.is_set():
         raise typer.Exit(console.INTERRUPTED)
+    if not tunings:
+        raise typer.Exit(1)

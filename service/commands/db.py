@@ -73,7 +73,7 @@ def export_records(
     """Write every candidate with its samples to FILE."""
     from tirgemm.tuning_db import transfer
 
-    check_output(file, "FILE")
+    check_output(file, "FILE", replaces=True)
     with existing_database(data, db) as database:
         header = transfer.export_records(database, file, artifacts=artifacts)
     counts = ", ".join(f"{count} {kind}s" for kind, count in header["counts"].items()) or "nothing"
@@ -199,6 +199,9 @@ def train(
     chosen = _device_of_records(devices, device)
     problems = training.problem_rows(candidates, chosen)
     training.require_enough(problems, chosen)
+    path = out or user_file(chosen.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(path, replaces=True)
     of_others = {
         other.key: training.problem_rows(candidates, other) for other in training.similar_devices(devices, chosen)
     }
@@ -214,7 +217,6 @@ def train(
         **{name: about[name] for name in ("tirgemm", "commit", "date")},
     }
     document = training.train(problems, chosen, provenance, others)
-    path = out or user_file(chosen.key)
     size = training.write(document, path)
 
     def show() -> None:

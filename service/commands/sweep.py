@@ -40,13 +40,12 @@ def sweep(
     """Tune every problem that the store does not answer yet, all with one budget; a line for each as it is done."""
     from tirgemm.errors import TirgemmError
     from tirgemm.gemm import Range
-    from tirgemm.tuning.budget import covers
-    from tirgemm.tuning.records import Status
     from tirgemm.tuning.set_tuning import tuning_class
     from tirgemm.tuning.sweep import Outcome, Sweep
+    from tirgemm.tuning.tuned_kernel import stored
     from tirgemm.tuning.tuning_task import Control
 
-    store, key = workbench.store, workbench.device.key
+    store = workbench.store
     regime, budget = requests[0].regime, requests[0].budget
     columns = (
         TextColumn("{task.description}"),
@@ -70,24 +69,20 @@ def sweep(
         ranged: list[Tuning] = []
         for request in requests:
             gemm = request.gemm
-            recorded = store.candidates(gemm, key, regime)
-            spent = sum(candidate.status is not Status.PRUNED for candidate in recorded)
-            others = request.other_devices
-            known = None if request.retune else store.kernel(gemm, key, regime, other_devices=others)
-            if known is not None and covers(known, budget, request.families):
-                on_outcome(Outcome(gemm, known))
-                continue
-            own = budget.on_top_of(spent) if request.retune else budget
             try:
+                known = stored(store, request, workbench.signer)
+                if known is not None:
+                    on_outcome(Outcome(gemm, known.record))
+                    continue
                 tuning = tuning_class(gemm)(
                     gemm,
                     workbench,
                     regime,
-                    own,
+                    request.budget_on(store),
                     seed=request.seed,
                     families=request.families,
                     control=Control(on_event, stop=stop),
-                    other_devices=others,
+                    other_devices=request.other_devices,
                 )
                 (ranged if isinstance(gemm.m, Range) else tunings).append(tuning)
             except TirgemmError as error:

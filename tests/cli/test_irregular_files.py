@@ -58,6 +58,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         ("call a.tirgemm --trust KEY --a fifo", "not a regular file"),
         ("db import fifo", "not a regular file"),
         ("db train --records fifo", "not a regular file"),
+        ("db export fifo", "no regular file"),
         ("db restore backup", "not a regular file"),
         ("db prune --older-than 1d --locked fifo", "not a regular file"),
         ("bench fifo.json --device cpu", "not a regular file"),

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench
-from tests.tuning.tune.small_search import candidates, default, tuning
+from tests.tuning.tune.small_search import GEMM, candidates, default, tuning
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, StoreError
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
+from tirgemm.tuning.search.search import Proposal
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
@@ -97,3 +98,12 @@ def test_where_the_withdrawal_fails_too_the_first_reason_is_told(monkeypatch: py
     measuring_raises(monkeypatch, bench, StoreError("the first reason"))
     with pytest.raises(StoreError, match="the first reason"):
         tuning(bench, trials=TRIALS).run()
+
+
+def test_attempts_of_other_runs_that_were_recorded_are_no_deaths() -> None:
+    bench = FakeBench()
+    tuning(bench, trials=TRIALS).run()
+    evaluator, config = tuning(bench).evaluator, default(bench)
+    for attempt in (2, 3, 4):
+        (again,) = evaluator.candidates([(Proposal(config), bench.build(GEMM, config))], evaluator.measurers)
+        assert (again.attempt, again.status) == (attempt, Status.MEASURED)

@@ -139,6 +139,13 @@ def test_the_seconds_bound_all_searches_together(ahead: list[float]) -> None:
     assert {o.record.timings.ended for o in outcomes if o.record} == {"seconds"}
 
 
+def test_a_problem_for_which_there_was_no_time_has_its_default() -> None:
+    bench = Bench()
+    outcomes = swept(bench, STALE, GAINING, seconds=1e-9)
+    assert not bench.order
+    assert [outcome.record.role for outcome in outcomes if outcome.record] == ["fallback", "fallback"]
+
+
 def test_a_search_learns_from_the_similar_problems_of_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     learnt: list[tuple[Gemm, Gemm]] = []
 

@@ -15,11 +15,13 @@ import tirgemm
 from tests.helpers.artifact_samples import operands
 from tests.helpers.loadable_bench import LoadableBench
 from tests.present_timings import timing_of
-from tirgemm import Budget, Gemm
+from tirgemm import Budget, Config, Gemm
 from tirgemm.artifact import Kernel, Signer, Trust
 from tirgemm.errors import InvalidRequest, StoreError, Unsupported, UntrustedArtifact
+from tirgemm.hardware import named_device
+from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
-from tirgemm.tuning.tuned_kernel import TunedKernel
+from tirgemm.tuning.tuned_kernel import TunedKernel, TuneRequest
 from tirgemm.tuning_db import data_folder
 
 GEMM = Gemm.parse("61x67x71:f16:nt")
@@ -102,6 +104,18 @@ def test_retune_tries_as_many_again(tune: Tune) -> None:
     more, told = tune(4, retune=True)
     assert "candidate" in told
     assert more.record.trials == 8
+
+
+def test_retune_goes_on_from_what_was_tried_of_its_families() -> None:
+    store, device = MemoryStore(), named_device("sm_90a")
+    for number, family in enumerate(["mma", "simt", "simt", "mma", "mma"]):
+        status = Status.PRUNED if number == 1 else Status.MEASURED
+        config = Config(family, (("number", number),))
+        store.add_candidate(Candidate(GEMM, device.key, "sustained", config, status))
+    request = TuneRequest(GEMM, device, "sustained", Budget(8), families=("simt",))
+    assert request.budget_on(store).trials == 8
+    assert replace(request, retune=True).budget_on(store).trials == 8 + 1
+    assert replace(request, retune=True, families=None).budget_on(store).trials == 8 + 4
 
 
 def test_other_families_than_the_kernels_own_are_not_answered_by_it(

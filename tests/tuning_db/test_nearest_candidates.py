@@ -14,17 +14,18 @@ from tirgemm.tuning.search.cost_model import MAX_HISTORY
 from tirgemm.tuning.search.similar_problems import candidates_of_nearest
 from tirgemm.tuning_db import Database, SqlStore, nearest_candidates
 from tirgemm.tuning_db.models import CandidateRow, GemmRow
+from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 NEAR = Gemm(1000, 1024, 1024)
 PROBLEMS = (Gemm(1000, 1024, 1000), Gemm(8192, 64, 77), NEAR, Gemm(31, 4096, 4096), Gemm(999, 1024, 1024, "f32"))
 EACH = 4
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlStore]:
+@pytest.fixture(params=[SqlStore, LayeredStore])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlStore]:
     """Some candidates of each problem, recorded in turns."""
     with Database.embedded(tmp_path) as database:
-        store = SqlStore(database)
+        store: SqlStore = request.param(database)
         for number in range(EACH):
             for gemm in PROBLEMS:
                 store.add_candidate(candidate(number, gemm=gemm))

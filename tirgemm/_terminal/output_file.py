@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from tirgemm.artifact.package import Package
 
 
-def check_output(path: Path | None, option: str = "--output") -> None:
-    """Raise InvalidRequest unless ``path``, which ``option`` names, is None or can be written."""
+def check_output(path: Path | None, option: str = "--output", *, replaces: bool = False) -> None:
+    """Raise InvalidRequest unless ``path``, which ``option`` names, is None or can be written; where another file
+    ``replaces`` it, no device or FIFO can."""
     if path is None:
         return
     if path.is_dir():
         raise InvalidRequest(f"{option} is {path}, which is a folder; name a file")
     if not path.parent.is_dir():
         raise InvalidRequest(f"{option} is {path}, but there is no folder {path.parent}; make it first")
+    if replaces and path.exists() and not path.is_file():
+        raise InvalidRequest(f"{option} is {path}, which is no regular file; name one")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InvalidRequest(f"{option} is {path}, which this user cannot write; name another place")
 

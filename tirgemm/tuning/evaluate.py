@@ -106,10 +106,10 @@ class Evaluator:
         """Verify and time finished builds side by side, each in one of ``measurers``, and commit the record of each,
         whatever its status. The first of them is the workbench's own, which takes over from one whose device is lost.
 
-        The attempt is counted before anything runs; a config whose attempts were lost ``MAX_ATTEMPTS`` times, each
-        time with the whole process, is recorded as crashed without running. Raises Cancelled, and whatever else says
-        nothing of a config; then nothing of that one is recorded and its attempt does not count: only a process that
-        died leaves one.
+        The attempt is counted before anything runs; a config that has no record and whose attempts were lost
+        ``MAX_ATTEMPTS`` times, each time with the whole process, is recorded as crashed without running. Raises
+        Cancelled, and whatever else says nothing of a config; then nothing of that one is recorded and its attempt does
+        not count: only a process that died leaves one.
         """
         begun: list[Candidate] = []
         try:
@@ -165,7 +165,7 @@ class Evaluator:
     @spans.spanned("candidate")
     def _outcome(self, base: Candidate, build: Future[Binary], measurer: Measurer) -> Candidate | BaseException:
         spans.annotate(config=str(base.config))
-        if base.attempt > MAX_ATTEMPTS:
+        if base.attempt > MAX_ATTEMPTS and self.workbench.store.candidate(base.key) is None:
             return base.with_(
                 message=f"the process died during each of the {base.attempt - 1} attempts before this one"
             )
@@ -306,22 +306,22 @@ class Evaluator:
     def record_measured(
         self, config: Config, binary: Binary, package: bytes, certificate: Certificate, samples: SampleSet
     ) -> None:
-        """Record a config that was certified and timed outside a search as a candidate, unless it is one; its samples
-        count as those of a search, which will not time it again."""
-        key = self.key(config)
-        if self.workbench.store.candidate(key) is None:
-            attempt = self.workbench.store.begin_attempt(key)
+        """Record a config that was certified and timed outside a search as measured, unless it is; its samples count
+        as those of a search, which will not time it again."""
+        store, key = self.workbench.store, self.key(config)
+        known = store.candidate(key)
+        if known is None or known.status is not Status.MEASURED:
             base = Candidate(
                 self.gemm,
                 self.workbench.device.key,
                 self.regime,
                 config,
                 Status.MEASURED,
-                attempt=attempt,
+                attempt=store.begin_attempt(key),
                 sample_sets=(replace(samples, reason="search"),),
                 error=max((float(t["error"]) for t in certificate.tests if t.get("error") is not None), default=None),
             )
-            self.workbench.store.add_candidate(self._hashed(base, binary, package))
+            store.add_candidate(self._hashed(base, binary, package))
 
     def store_kernel(
         self,

@@ -188,7 +188,7 @@ class Sweep:
         tuning.end.finishing = True
         ended = "interrupted" if tuning.end.stopping else problem.loop.ended
         try:
-            if tuning.effort is Effort.NONE:
+            if tuning.effort is Effort.NONE or (ended == "seconds" and not tuning.measured()):
                 record = tuning.fallback()
             else:
                 record = finish(tuning, tuning.searched(problem.loop, ended), tuning.plan)

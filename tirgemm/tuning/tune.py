@@ -44,13 +44,15 @@ class Tuning(TuningTask):
     def fallback(self) -> KernelRecord:
         """The default, built, certified, timed and stored: the answer until the search has a better one.
 
-        A stored answer does, too, if its artifact can be loaded. Where the best-predicted default does not build or is
-        wrong, the other families' defaults are tried in turn. In their place stands the best of shipped records of this
-        device class, driver and TVM: a ``tuned`` kernel.
+        A stored answer does, too, if its artifact can be loaded, but for a default recorded as failed since. Where the
+        best-predicted default does not build or is wrong, the other families' defaults are tried in turn. In their
+        place stands the best of shipped records of this device class, driver and TVM: a ``tuned`` kernel.
         """
         known = self.loadable()
         if known is not None and self.is_ours(known.config):
-            return known
+            candidate = self.store.candidate(self.evaluator.key(known.config))
+            if known.role == "tuned" or candidate is None or candidate.status is Status.MEASURED:
+                return known
         self.require_present()
         self.workbench.warm()
         self._shipped = self._shipped_kernel()

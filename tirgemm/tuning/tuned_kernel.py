@@ -80,6 +80,20 @@ class TuneRequest:
         names = _family_names(families)
         return cls(problem, detect_device(device), regime_named(regime), spent, seed, names, retune)
 
+    @property
+    def searched(self) -> frozenset[str]:
+        """The families that are asked for and write the problem. Raises InvalidRequest where one does not."""
+        return frozenset(family.name for family in chosen_families(self.gemm, self.device, self.families))
+
+    def budget_on(self, store: Store) -> Budget:
+        """The budget of its search: with ``retune`` on top of what the store has recorded of its families."""
+        if not self.retune:
+            return self.budget
+        recorded, searched = store.candidates(self.gemm, self.device.key, self.regime), self.searched
+        return self.budget.on_top_of(
+            sum(each.status is not Status.PRUNED and each.config.family in searched for each in recorded)
+        )
+
 
 def _family_names(families: Iterable[str] | None) -> tuple[str, ...] | None:
     """The names in ``families``, or the one that it is. Raises InvalidRequest where there are none."""
@@ -106,23 +120,18 @@ def tune(
     store = MemoryStore() if store is None else store
     signer = signer or Signer.generate()
     control = control or Control()
-    budget = request.budget
-    if request.retune:
-        recorded = store.candidates(request.gemm, request.device.key, request.regime)
-        budget = budget.on_top_of(sum(candidate.status is not Status.PRUNED for candidate in recorded))
-    else:
-        known = _stored(store, request, signer)
-        if known is not None:
-            if control.on_event is not None:
-                record = known.record
-                control.on_event(Done(kernel=record.id, config=str(record.config), timings=record.timings, stored=True))
-            return known
+    known = stored(store, request, signer)
+    if known is not None:
+        if control.on_event is not None:
+            record = known.record
+            control.on_event(Done(kernel=record.id, config=str(record.config), timings=record.timings, stored=True))
+        return known
     with Workbench(request.device, store, signer, lock_dir=lock_dir) as bench:
         record = tuning_class(request.gemm)(
             request.gemm,
             bench,
             request.regime,
-            budget,
+            request.budget_on(store),
             seed=request.seed,
             families=request.families,
             control=control,
@@ -131,9 +140,12 @@ def tune(
         return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
 
 
-def _stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | None:
-    """The store's kernel that answers the request, the first that can be loaded; None where the search is to go on."""
-    families = {family.name for family in chosen_families(request.gemm, request.device, request.families)}
+def stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | None:
+    """The store's kernel that answers the request, the first that can be loaded; None where the search is to go on.
+    Raises InvalidRequest for a family that does not write the problem."""
+    if request.retune:
+        return None
+    families = request.searched
     lost: list[str] = []
     while True:
         record = store.kernel(

@@ -45,7 +45,7 @@ class LayeredStore(SqlStore):
     def history(
         self, device_key: str, regime: Regime, limit: int = 10_000, near: Gemm | None = None
     ) -> list[Candidate]:
-        own = super().history(device_key, regime, limit)
+        own = super().history(device_key, regime, limit, near)
         most = limit - len(own) if near is None else min(limit - len(own), NEAREST)
         beneath: list[Candidate] = []
         for file in self.shipped.files_of(device_key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,10 @@ def test_the_command_says_what_is_wrong_with_what_it_was_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text('{"name": "bad", "source": "x", "gemms": ["0x1x2"]}')
+    for copy in ("a.json", "b.json"):
+        (tmp_path / copy).write_text('{"name": "mine", "source": "x", "gemms": ["5x6x7:f32:nn"]}')
     for arguments, says in (
+        (["a.json", "b.json", "--device", "cpu"], "suites of one name would share a results file"),
         (["bad.json"], "gemm field m is 0"),
         (["absent.json"], "is not a suite"),
         (["x86", "--trials", "0"], "budget trials is 0"),
@@ -223,3 +227,24 @@ def test_the_command_says_what_is_wrong_with_what_it_was_given(
         error = capsys.readouterr().err.replace("\n", " ")
         assert says in error
         assert error.startswith("error: "), "no bar of what was never begun"
+
+
+def test_the_command_measures_nothing_that_it_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("tirgemm.bench.suite_run.Bench.run")
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.json")
+    for output, says in (("fifo.json", "no regular file"), ("/proc/x/y.json", "/proc/x: ")):
+        assert cli.main(["bench", "x86", "--device", "cpu", "--output", output, "--data", "data"]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_the_command_measures_a_variant_that_is_named_twice_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("tirgemm.bench.suite_run.Bench.run", lambda _self, _works, names, *_, **__: asked.extend(names))
+    options = ["--device", "cpu", "--data", str(tmp_path / "data"), "--output", str(tmp_path / "x.json")]
+    assert cli.main(["bench", "x86", "--variants", "default,tuned,default", *options]) == 0
+    assert asked == ["default", "tuned"]

@@ -140,6 +140,10 @@ def test_records_are_collected_without_a_kernel(run: Run) -> None:
     collected = json.loads(out)
     assert (code, collected["problems"], collected["statuses"]) == (0, 1, {}), "both are of this environment"
     assert "no config of 25x17x9:f32:nn is recorded in sustained" in collected["refused"]["25x17x9:f32:nn"]
+    code, out, _ = run("db", "collect", "25x17x9:f32:nn", "--recorded", "--device", "cpu", "--data", "two")
+    assert (code, "0 problems, sustained into a new tuning database in " in out) == (1, True), "all are refused"
+    assert run(*asked[:5], "--configs", 100_001, "--data", "three")[0] == 2
+    assert not Path("three").exists()
     code, _, err = run("db", "collect", "--device", "cpu", "--data", "one")
     assert (code, "--suite" in err) == (2, True)
 
@@ -174,6 +178,10 @@ def test_a_ranking_model_is_trained_on_the_records_of_a_file_or_of_the_database(
     assert (code, json.loads(out)["records_sha256"]) == (0, trained["records_sha256"])
     assert (home / "m.gz").stat().st_size == json.loads(out)["bytes"]
     assert "trained on" in run("db", "train", "--data", "one")[1]
+    with monkeypatch.context() as untrained:
+        untrained.delattr(ranking_training, "held_out")
+        code, _, err = run("db", "train", "--data", "one", "--output", "one")
+    assert (code, "--output is one, which is a folder" in err) == (2, True)
     code, _, err = run("db", "train", "--data", "one", "--device", "sm_80")
     assert (code, H200.key in err) == (2, True)
     code, _, err = run("db", "train", "--records", "records.jsonl.gz", "--records", "alike.jsonl.gz")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.contract.storage.databases import (
     OTHER_DEVICE,
     OTHER_GEMM,
     PostgresDatabases,
+    await_locked,
     candidate,
     kernel,
     key,
@@ -29,8 +31,9 @@ from tests.contract.storage.databases import (
 from tests.contract.storage.store_contract import signed_set
 from tirgemm.errors import InvalidRequest, StoreError, VerificationFailed
 from tirgemm.tuning.records import KernelRecord, Status
-from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db import Database, SqlStore, transfer
 from tirgemm.tuning_db import store as store_module
+from tirgemm.tuning_db.store import write_candidate
 from tirgemm.tuning_db.transfer import Merged, export_records, import_records, merge
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
@@ -88,6 +91,39 @@ def test_everything_arrives_once(source: Database, make: MakeDatabase, tmp_path:
     assert import_records(target, path) == Merged(candidates=0, known=3, sample_sets=0, kernels=0)
     assert here.kernels() == there.kernels()
     assert here.candidate(key(1)) == there.candidate(key(1))
+
+
+@pytest.mark.parametrize("how", ["export", "merge"])
+def test_what_is_recorded_meanwhile_is_no_part_of_an_export(
+    source: Database, make: MakeDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    target, path = make(), tmp_path / "records.jsonl"
+    records_of = transfer._records
+
+    def recording_meanwhile(*arguments: Any) -> Iterator[dict[str, Any]]:
+        SqlStore(source).add_candidate(candidate(4))
+        return records_of(*arguments)
+
+    monkeypatch.setattr(transfer, "_records", recording_meanwhile)
+    if how == "merge":
+        assert merge(target, source).candidates == 3
+    else:
+        assert export_records(source, path)["counts"]["candidate"] == 3
+        assert import_records(target, path).candidates == 3
+    assert SqlStore(source).candidate(key(4)) is not None
+
+
+def test_a_candidate_that_another_records_at_that_moment_is_a_known_one(source: Database, make: MakeDatabase) -> None:
+    target = make()
+    with ThreadPoolExecutor(1) as thread:
+        with target.write() as connection:
+            write_candidate(target, connection, candidate(1, sample_sets=(samples(77.0),)))
+            merging = thread.submit(merge, target, source, artifacts=False)
+            await_locked(target, connection, 1)
+        assert merging.result() == Merged(candidates=2, known=1, sample_sets=3)
+    recorded = SqlStore(target).candidate(key(1))
+    assert recorded is not None
+    assert recorded.sample_sets == (samples(77.0), samples(11.0), samples(9.0, "selection"))
 
 
 def test_without_artifacts_a_file_holds_candidates_only(source: Database, make: MakeDatabase, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ def build(gemm, config, device):
         raise BuildFailed("ptxas: too many registers")
     if what == "invalid":
         raise InvalidConfig("knob bm is 3")
+    if what == "no space":
+        raise OSError("No space left on device")
     if what == "bug":
         raise ZeroDivisionError("in the builder")
     if what == "nap":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from tvm import IRModule
 from tvm.tirx.script import builder as tir
 
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, InvalidConfig
+from tirgemm.errors import BuildersUnusable, BuildFailed, InvalidConfig
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import Program
 from tirgemm.gemm import Gemm
@@ -119,7 +121,17 @@ def test_an_unknown_architecture_is_refused() -> None:
 def test_a_machine_without_a_linker_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     program = program_of(lambda x, block: tir.buffer_store(x, tir.float32(1), [block]))
-    with pytest.raises(BuildFailed, match="no C compiler driver"):
+    with pytest.raises(BuildersUnusable, match="no C compiler driver"):
+        compile_program(program, cpu())
+
+
+def test_a_full_disk_is_no_fault_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    program = program_of(lambda x, block: tir.buffer_store(x, tir.float32(1), [block]))
+    with pytest.raises(BuildersUnusable, match="No space left"):
         compile_program(program, cpu())
 
 

@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.traces.kept_spans import kept_spans
 from tests.tuning.build.planted_builder import BUILDER, DEVICE, GEMM, answer, config
 from tests.waiting import PATIENCE_S, until
-from tirgemm.errors import BuildFailed, Cancelled
+from tirgemm.errors import BuildersUnusable, BuildFailed, Cancelled
+from tirgemm.status import Status
+from tirgemm.tuning.build import processes
 from tirgemm.tuning.build.pool import BuildPool
 from tirgemm.tuning.build.processes import BuildProcesses
 from tirgemm.tuning.process import child_rpc, spans
@@ -91,8 +94,22 @@ def test_a_hanging_build_is_killed_at_its_time_and_the_next_one_works(pool: Buil
     ],
 )
 def test_an_exception_of_the_builder_is_a_failed_build_in_its_words(pool: BuildPool, what: str, words: str) -> None:
-    with pytest.raises(BuildFailed, match=words):
+    with pytest.raises(BuildFailed, match=words) as raised:
         pool.submit(GEMM, config(what)).result(PATIENCE_S)
+    assert raised.value.outcome is Status.BUILD_FAILED
+
+
+def test_a_fault_of_the_machine_says_nothing_of_the_config(pool: BuildPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: Any, **__: Any) -> ChildProcess:
+        raise OSError("Cannot allocate memory")
+
+    with pytest.raises(BuildersUnusable, match="this machine cannot build: No space left"):
+        pool.submit(GEMM, config("no space")).result(PATIENCE_S)
+    monkeypatch.setattr(processes, "ChildProcess", no_process)
+    pool.submit(GEMM, config("segfault")).exception(PATIENCE_S)
+    with pytest.raises(BuildersUnusable, match="build process: OSError: Cannot allocate memory") as raised:
+        pool.submit(GEMM, config("after")).result(PATIENCE_S)
+    assert raised.value.outcome is None
 
 
 def test_nothing_builds_while_the_cpu_is_being_measured(pool: BuildPool, locks: Path) -> None:
@@ -207,7 +224,7 @@ def test_a_process_that_is_ending_gives_its_builds_up(pool: BuildPool, monkeypat
 def test_a_builder_that_cannot_be_imported_fails_the_build(locks: Path) -> None:
     with (
         BuildPool(DEVICE, 1, lock_dir=locks, builder="no_such_module:build") as pool,
-        pytest.raises(BuildFailed, match=r"(?s)build process died: exit status 1.*no_such_module"),
+        pytest.raises(BuildersUnusable, match=r"(?s)build process died: exit status 1.*no_such_module"),
     ):
         pool.submit(GEMM, config("a")).result(PATIENCE_S)
 

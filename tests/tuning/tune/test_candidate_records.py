@@ -10,7 +10,7 @@ from tirgemm import Budget, Config
 from tirgemm.errors import (
     VerificationFailed,
 )
-from tirgemm.tuning.records import CandidateKey, Status
+from tirgemm.tuning.records import Candidate, CandidateKey, Status
 from tirgemm.tuning.tune import Tuning
 
 pytestmark = pytest.mark.usefixtures("all_scored")
@@ -69,6 +69,19 @@ def test_a_choice_whose_rows_differ_from_a_stored_kernel_s_is_marked_wrong_and_t
     assert marked is not None
     assert marked.status is Status.WRONG
     assert str(stored.gemm) in marked.message
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_default_that_was_recorded_as_failed_is_measured_once_it_works(is_stored: bool) -> None:
+    bench = FakeBench()
+    if is_stored:
+        tuning(bench).fallback()
+    failed = Candidate(GEMM, bench.device.key, REGIME, default(bench), Status.BUILD_FAILED, message="no linker")
+    bench.store.add_candidate(failed)
+    record = tuning(bench, trials=1).run()
+    assert (record.role, record.config) == ("tuned", default(bench))
+    (candidate,) = candidates(bench)
+    assert (candidate.status, candidate.message) == (Status.MEASURED, "")
 
 
 @pytest.mark.parametrize("stage", ["fallback", "selection"])

@@ -13,7 +13,7 @@ from typing import Any
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, TirgemmError
+from tirgemm.errors import BuildersUnusable, BuildFailed, MissingExtra, TirgemmError
 from tirgemm.families import Registration, register_registered, supporting
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import REGIMES, Gemm
@@ -54,6 +54,8 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[BuildRequest],
                 register_registered(registrations)
                 with spans.span("compile"):
                     return build(*task)
+            except (MissingExtra, OSError) as error:
+                raise BuildersUnusable(f"this machine cannot build: {error}") from error
             except TirgemmError as error:
                 raise error if isinstance(error, BuildFailed) else BuildFailed(str(error)) from error
             except Exception as error:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, TirgemmError
+from tirgemm.errors import BuildersUnusable, BuildFailed, TirgemmError
 from tirgemm.families import family_named, origin
 from tirgemm.families.base import Program
 from tirgemm.families.common.tracing import quick_tracing
@@ -25,6 +25,8 @@ def compile_program(program: Program, device: Device) -> Binary:
         return compile_for(program, device)
     except TirgemmError:
         raise
+    except OSError as error:
+        raise BuildersUnusable(f"this machine cannot build for {device.arch}: {error}") from error
     except Exception as error:  # TVM raises whatever its C++ raised: ValueError, InternalError, RuntimeError ...
         raise BuildFailed(f"{_names(program)} did not compile for {device.arch}: {_words(error)}") from error
 

@@ -8,6 +8,7 @@ libraries. Code is generated for the device's micro-architecture level and featu
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed
+from tirgemm.errors import BuildersUnusable, BuildFailed
 from tirgemm.families.base import Program
 from tirgemm.tuning.build.binary import Binary
 
@@ -40,6 +41,8 @@ _LINK_FLAGS = (
 )
 # Accumulators and edge tiles live on the stack of a launcher thread; more than this is a schedule gone wrong.
 _MAX_STACK_BYTES = 64 * 1024
+# An object and what is linked of it.
+_MOST_OBJECT_BYTES = 1 << 20
 
 
 def compile_program(program: Program, device: Device) -> Binary:
@@ -150,9 +153,12 @@ def _link(module: Any, symbols: tuple[str, ...]) -> bytes:
     """The stripped shared object, which exports the kernels alone."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang", "g++"))), None)
     if compiler is None:
-        raise BuildFailed("no C compiler driver (cc, gcc, clang or g++) is on the PATH to link the kernel; install one")
+        words = "no C compiler driver (cc, gcc, clang or g++) is on the PATH to link the kernel; install one"
+        raise BuildersUnusable(words)
     with tempfile.TemporaryDirectory(prefix="tirgemm-link-") as folder:
         at = Path(folder)
+        with (at / "kernel.o").open("wb") as file:  # where its disk is full LLVM would end this process
+            os.posix_fallocate(file.fileno(), 0, _MOST_OBJECT_BYTES)
         module.write_to_file(str(at / "kernel.o"), "o")
         exported = "".join(f"__tvm_ffi_{symbol};" for symbol in symbols)
         (at / "exports").write_text(f"{{ global: {exported} local: *; }};")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import BuildFailed, Cancelled, TirgemmError
+from tirgemm.errors import BuildersUnusable, BuildFailed, Cancelled, TirgemmError
 from tirgemm.families import registered
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.process import spans
@@ -162,7 +162,7 @@ class BuildProcesses:
                     child = self._replace(child)
                 try:
                     binary = self._answer(child, build, given_up)
-                except _Killed:
+                except (_Killed, BuildersUnusable):
                     # From outside, as where a machine is short of memory: that says nothing about the config.
                     child = self._replace(child)
                     binary = self._answer(child, build, given_up)
@@ -170,7 +170,7 @@ class BuildProcesses:
             except TirgemmError as error:
                 future.set_exception(error)
             except Exception as error:
-                future.set_exception(BuildFailed(f"build process: {type(error).__name__}: {error}"))
+                future.set_exception(BuildersUnusable(f"build process: {type(error).__name__}: {error}"))
             self._queue.ended(build)
             if child is not None and not child.alive and not given_up.is_set():
                 # So that its imports are done by the next build.
@@ -199,11 +199,11 @@ class BuildProcesses:
                 answer: Binary = child.request(request, timeout_s=build.timeout_s, cancel=given_up, on_wait=on_wait)
         except ChildDied as error:
             words = f"; its last words: {error.output}" if error.output else ""
-            kind = _Killed if error.killed else BuildFailed
+            kind = _Killed if error.killed else BuildFailed if error.started else BuildersUnusable
             raise kind(f"build process died: {error.cause}{words}") from error
         except ChildTimedOut as error:
             if not error.started:
-                raise BuildFailed(f"build process did not start within {START_S:g} s") from error
+                raise BuildersUnusable(f"build process did not start within {START_S:g} s") from error
             raise BuildFailed(
                 f"build of {build.config} took longer than {build.timeout_s:g} s and was stopped"
             ) from error

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tirgemm.errors import BuildFailed, MissingExtra
+from tirgemm.errors import BuildersUnusable, BuildFailed, MissingExtra
 
 # Compiler flags of every build, part of a kernel's key. Where the headers lie is the machine's business: not here.
 BASE_FLAGS = ("-std=c++17", "-default-device", "--device-int128", "--fmad=true")
@@ -120,7 +120,7 @@ def include_folders() -> tuple[str, ...]:
     runtime = next((i for i in includes if (i / "cuda_fp16.h").is_file()), None)
     core = next((i for i in includes if (i / "cccl" / "cuda" / "std").is_dir()), None)
     if runtime is None or core is None:
-        raise BuildFailed(
+        raise BuildersUnusable(
             "the CUDA headers are missing: pip install 'tirgemm[cuda]' (nvidia-cuda-runtime and nvidia-cuda-cccl), "
             "or set CUDA_PATH to a toolkit"
         )

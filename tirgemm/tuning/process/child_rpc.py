@@ -64,12 +64,14 @@ def _forked(start: Callable[[], subprocess.Popen[Any]]) -> subprocess.Popen[Any]
 
 
 class ChildDied(Exception):
-    """The child ended without answering; ``cause`` is ``signal 11 (SIGSEGV)`` or ``exit status 3``."""
+    """The child ended without answering; ``cause`` is ``signal 11 (SIGSEGV)`` or ``exit status 3``, ``started`` says
+    whether there had been a sign of life."""
 
-    def __init__(self, cause: str, output: str) -> None:
+    def __init__(self, cause: str, output: str, *, started: bool = True) -> None:
         super().__init__(f"{cause}: {output}" if output else cause)
         self.cause = cause
         self.output = output
+        self.started = started
 
     @property
     def killed(self) -> bool:
@@ -171,7 +173,7 @@ class ChildProcess:
                     if not outgoing:
                         poll.unregister(self._send_fd)
                 elif events and not self._read():
-                    raise self._died()
+                    raise self._died(began is not None)
             while (answer := self._next_message()) is not None:
                 kind, value = answer
                 began = self._count_busy(began)
@@ -233,7 +235,7 @@ class ChildProcess:
         del self._received[:end]
         return kind, value
 
-    def _died(self) -> ChildDied:
+    def _died(self, started: bool) -> ChildDied:
         """What became of a child that closed its pipe. One that only closed the pipe is killed."""
         try:
             code = self._process.wait(timeout=2.0)
@@ -241,7 +243,7 @@ class ChildProcess:
             code = 0
         output = self._last_words()
         self.kill()
-        return ChildDied(_cause(code), output)
+        return ChildDied(_cause(code), output, started=started)
 
     def _last_words(self) -> str:
         end = self._output.seek(0, os.SEEK_END)
