@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tirgemm",
-    help="The fastest half-precision matrix multiply for your shape on your GPU: tuned, verified, signed, served.",
+    help="The fastest half-precision matrix multiply for your shape on your device: tuned, verified, signed, served.",
     epilog="Exit codes: 0 done, 1 failed, 2 bad input or a missing extra. --json and --debug go behind any command.",
     add_completion=False,
     pretty_exceptions_enable=False,
