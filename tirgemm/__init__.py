@@ -1,4 +1,4 @@
-"""tirgemm: the fastest half-precision matrix multiply for your shape on your GPU.
+"""tirgemm: the fastest half-precision matrix multiply for your shape on your device.
 
 Importing this package imports neither TVM nor the tuner: what needs them is loaded at first use.
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tirgemm",
-    help="The fastest half-precision matrix multiply for your shape on your GPU: tuned, verified, signed, served.",
+    help="The fastest half-precision matrix multiply for your shape on your device: tuned, verified, signed, served.",
     epilog="Exit codes: 0 done, 1 failed, 2 bad input or a missing extra. --json and --debug go behind any command.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -95,7 +95,7 @@ def get(
     seconds: Annotated[float | None, typer.Option(min=0, help="Seconds that the search may take.")] = None,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
     retune: Annotated[
-        bool, typer.Option("--retune", help="Go on with the search, by --trials further candidates, whatever there is.")
+        bool, typer.Option("--retune", help="Go on with the search by at most --trials candidates, whatever there is.")
     ] = False,
     other_devices: Annotated[
         bool, typer.Option("--other-devices", help="Also try what was shipped for similar devices, verified there.")

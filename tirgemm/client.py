@@ -134,13 +134,13 @@ class Client(ServiceJobs, ServiceBatches, LockedArtifacts, Closing):
         True waits for the tuned kernel; a number of seconds takes the default kernel if tuning takes longer;
         ``"fallback"`` takes the default kernel as soon as it is there. ``effort`` (``none``, ``quick``, ``standard``,
         ``exhaustive``), ``budget`` (``trials``, ``seconds``: at most) and ``seed`` are the search's, the service's own
-        by default; more of them than was spent on the kernel that is there goes on with the search, and so does
-        ``retune``, by ``trials`` further candidates. ``queue`` (``priority``, ``window`` such as "22:00-06:00" in UTC)
-        says how a new job waits. ``other_devices`` has what was shipped for other devices of the architecture tried
-        too, verified and timed on the service's device; what is chosen of it says so (``other_device`` of its
-        document). ``on_event`` sees the job's events, and ``download``; ``progress`` shows them, in a notebook by
-        itself. ``verify=False`` takes a kernel without a passed certificate too, such as a
-        cross-compiled build. ``check_device=False`` loads what cannot run here.
+        by default; more effort than was spent on the kernel that is there goes on with the search, or more ``budget``
+        where that had not come to its end, and so does ``retune``, by up to ``trials`` further candidates. ``queue``
+        (``priority``, ``window`` such as "22:00-06:00" in UTC) says how a new job waits. ``other_devices`` has
+        what was shipped for other devices of the architecture tried too, verified and timed on the service's device;
+        what is chosen of it says so (``other_device`` of its document). ``on_event`` sees the job's events, and
+        ``download``; ``progress`` shows them, in a notebook by itself. ``verify=False`` takes a kernel without a passed
+        certificate too, such as a cross-compiled build. ``check_device=False`` loads what cannot run here.
 
         A service that does not answer is made up for by the cache, but where ``retune`` is asked for. Raises
         InvalidGemm, UntrustedArtifact, CorruptArtifact, MismatchedArtifact, UnverifiedArtifact, IncompatibleArtifact,

@@ -226,9 +226,10 @@ class Gemm:
         head, *rest = text.strip().split(":")
         match = re.fullmatch(r"(-?\d+)(?:\.\.(-?\d+))?x(-?\d+)x(-?\d+)", head, re.ASCII)
         if not match:
+            file = "; the problem of a kernel file is what `tirgemm show` names" if text.endswith(".tirgemm") else ""
             raise InvalidGemm(
                 f"gemm {text!r}: {head!r} is not MxNxK with integers, or LOW..HIGHxNxK where m is a range, as in "
-                "4096x4096x4096:f16:nt"
+                f"4096x4096x4096:f16:nt{file}"
             )
         low, high, n, k = match.groups()
         values: dict[str, Any] = {"m": Range(_int(low), _int(high)) if high else _int(low), "n": _int(n), "k": _int(k)}
@@ -249,7 +250,8 @@ class Gemm:
                     raise InvalidGemm(f"gemm {text!r}: field {name} has no value; without the field it has its default")
                 values[name] = value
             else:
-                raise InvalidGemm(f"gemm {text!r}: {part!r} is not a field; fields are {', '.join(_FIELDS_TEXT)}")
+                fields = f"write act={part}" if part in ACTIVATIONS else f"fields are {', '.join(_FIELDS_TEXT)}"
+                raise InvalidGemm(f"gemm {text!r}: {part!r} is not a field; {fields}")
         return cls(**values)
 
     def _render(self) -> str:

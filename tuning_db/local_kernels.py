@@ -40,6 +40,7 @@ from tirgemm.tuning_db.shipped.layered_store import shipped_offer
 from tirgemm.tuning_db.shipped.records import ShippedRecords
 
 LOG = logging.getLogger("tirgemm.tuning_db")
+_WHAT_MAKES_ONE = 'policy="default" makes its default kernel, `tirgemm tune` a tuned one'
 
 
 class LocalKernels(MakesInBackground):
@@ -72,7 +73,7 @@ class LocalKernels(MakesInBackground):
     def refusal(self, gemm: Gemm, device: Device, policy: Policy) -> str | None:
         """Why no kernel is built: the policy, the families, or the device's memory."""
         if policy == "tuned":
-            return "it was not tuned here"
+            return f"it was not tuned here; {_WHAT_MAKES_ONE}"
         try:
             check_fits(gemm, device)
             chosen_families(gemm, device, None)
@@ -82,7 +83,7 @@ class LocalKernels(MakesInBackground):
             offer = shipped_offer(self._shipped, gemm, device, self.regime)
             sizes = (shipped_offer(self._shipped, each, device, self.regime) for each in _sizes(gemm))
             if not (offer and offer.answers) and not any(each and each.same for each in sizes):
-                return "no record of it was shipped for this device, driver and TVM"
+                return f"no record of it was shipped for this device, driver and TVM; {_WHAT_MAKES_ONE}"
         return device.only_named if not device.present else None
 
     def _make(self, preparation: Preparation, device: Device, policy: Policy, arrived: Arrived) -> None:

@@ -55,10 +55,11 @@ def tune(
 
     ``device`` is ``cpu``, ``cuda:0`` and so on (default: the first GPU, else the CPU) and must be present. ``store`` is
     the user's database by default, which ``tirgemm tune`` uses too (``$TIRGEMM_DATA``, by default
-    ``~/.local/share/tirgemm``; ``$TIRGEMM_DB``); None keeps everything in memory. A problem that was tuned with this
-    effort and budget or larger ones is answered from there; larger ones go on from the records, and so does ``retune``,
-    which tries ``budget`` more. ``signer`` is the key of that data folder by default, made at first use. With
-    ``other_devices`` the fastest that the package's records have of similar devices are tried, too; what wins says so.
+    ``~/.local/share/tirgemm``; ``$TIRGEMM_DB``); None keeps everything in memory. A problem whose search came to the
+    end of this effort, or had this budget, or more, is answered from there; else the search goes on from the records,
+    as by ``retune``, which tries up to ``budget`` more. ``signer`` is the key of that data folder by default, made at
+    first use. With ``other_devices`` the fastest that the package's records have of similar devices are tried, too;
+    what wins says so.
 
     ``effort`` (``none``, ``quick``, ``standard``, ``exhaustive``) says how far the search goes, ``budget`` what it may
     spend at most; without a budget the bounds are the effort's own, without either it is ``standard``.

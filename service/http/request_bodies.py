@@ -101,7 +101,7 @@ class KernelRequest(RequestBody):
     queue: QueueRequest = QueueRequest()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31), WHOLE] = 0
     retune: StrictBool = Field(
-        default=False, description="true goes on with the search, by budget.trials further candidates."
+        default=False, description="true goes on with the search, by up to budget.trials further candidates."
     )
     verify: StrictBool = Field(
         default=True, description="false takes an unverified cross-compiled build where no worker has the device."

@@ -147,9 +147,13 @@ def _once(announce: Announce) -> Announce:
 
 
 def require_keys(state: ServiceState) -> None:
-    """Raise InvalidRequest where others than this machine could ask and there is no API key; ``insecure`` lets them."""
+    """Raise InvalidRequest where others than this machine could ask and there is no API key; ``insecure`` lets them,
+    with a warning."""
     settings = state.settings
-    if settings.insecure or is_loopback(settings.host) or state.access.table.entries():
+    if is_loopback(settings.host) or state.access.table.entries():
+        return
+    if settings.insecure:
+        logger.warning("without an API key everybody is let in who reaches host %r", settings.host)
         return
     raise InvalidRequest(
         f"host {settings.host!r} is not loopback and there is no API key: make one with `tirgemm keys create NAME`, or "

@@ -32,8 +32,9 @@ def find_kernel(store: Store, text: str) -> KernelRecord:
     if meant:
         return meant[0]
     newest = ", ".join(record.id for record in store.kernels(limit=3))
+    file = " (give an id, or for a file the problem that `tirgemm show` names)" if text.endswith(".tirgemm") else ""
     raise InvalidRequest(
-        f"there is no kernel {text!r:.80}; {f'the newest are {newest}' if newest else 'the store has none'}"
+        f"there is no kernel {text!r:.80}{file}; {f'the newest are {newest}' if newest else 'the store has none'}"
     )
 
 

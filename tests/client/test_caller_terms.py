@@ -148,6 +148,17 @@ def test_arrays_are_asked_for_only_where_there_is_a_gpu(
             "4096x4096x4096:f16:nt",
         ),
         (
+            ["tune", "kernel.tirgemm"],
+            lambda: tirgemm.tune("kernel.tirgemm"),
+            "gemm 'kernel.tirgemm': 'kernel.tirgemm' is not MxNxK with integers, or LOW..HIGHxNxK where m is a range, "
+            "as in 4096x4096x4096:f16:nt; the problem of a kernel file is what `tirgemm show` names",
+        ),
+        (
+            ["tune", "64x64x64:f16:nt:gelu"],
+            lambda: tirgemm.tune("64x64x64:f16:nt:gelu"),
+            "gemm '64x64x64:f16:nt:gelu': 'gelu' is not a field; write act=gelu",
+        ),
+        (
             ["tune", "64x64x64:f17"],
             lambda: tirgemm.tune("64x64x64:f17"),
             "gemm field dtype is 'f17'; it must be one of f16, bf16, f32",

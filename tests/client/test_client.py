@@ -339,6 +339,8 @@ def test_bad_input_is_refused_before_anything_is_sent(client: Client, fake: Fake
         client.kernel(7, n=9)
     with pytest.raises(InvalidRequest, match="not both"):
         client.kernel("7x9x11", dtype="f16")
+    with pytest.raises(InvalidRequest, match=r"m \(number or Range\), n, k"):
+        client.kernel("1..7", 9, 11)
     with pytest.raises(InvalidRequest, match="regime is 'fast'"):
         client.kernel(1, 3, 5, regime="fast")
     for wait in (-1, "soon", None):

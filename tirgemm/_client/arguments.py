@@ -27,7 +27,7 @@ def as_gemm(
     """The Gemm of ``Client.kernel``'s arguments. Raises InvalidGemm, or InvalidRequest for a mixture of forms."""
     if isinstance(m, (Gemm, str)):
         if n is not None or k is not None or fields:
-            raise InvalidRequest("give either a whole Gemm (or its text) or m, n, k and fields, not both")
+            raise InvalidRequest("give a whole Gemm (or its text) or m (number or Range), n, k and fields, not both")
         return m if isinstance(m, Gemm) else Gemm.parse(m)
     if n is None or k is None:
         raise InvalidRequest(f"m is {m}; n and k are missing")

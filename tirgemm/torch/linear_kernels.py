@@ -24,7 +24,8 @@ _USABLE = ("tuned", "default", BEING_MADE)
 class LinearReport:
     """What became of one linear: its ``names`` in the model, the problems of its calls, each with the kernel that is
     there (``tuned``, ``default``, ``being made``) or why there is none, and why it was left alone, if it was, or why
-    these are not its problems any more. By ``dry_run`` it would be ``replaced``."""
+    these are not its problems any more. By ``dry_run`` it would be ``replaced``, and what is missing ``would be made``.
+    """
 
     names: tuple[str, ...]
     problems: tuple[tuple[Gemm, str], ...]
@@ -109,6 +110,8 @@ class LinearKernels:
         """What became of the linear, with the kernels that it has now, and what others have made of it since."""
         problems = tuple((gemm, self._now(gemm, failures)) for gemm in self._descriptions)
         linear, replaced = self.linear, not self.reason
+        if dry_run:
+            problems = tuple((gemm, "would be made" if now == BEING_MADE else now) for gemm, now in problems)
         if dry_run or not (replaced or linear.already):
             return LinearReport(linear.names, problems, replaced, self.reason, dry_run)
         if other := linear.other_class():

@@ -85,7 +85,8 @@ def _listed(rows: Any) -> list[object]:
 def _row_count(rows: object) -> int | Range:
     low, high = (_integer(rows.low), _integer(rows.high)) if isinstance(rows, Range) else [_integer(rows)] * 2
     if low is None or high is None or not 1 <= low <= high <= MAX_SIZE:
-        raise InvalidRequest(f"rows is {rows!r:.80}; it must be a number from 1 to {MAX_SIZE}, or a Range of two")
+        such_as = f"a number from 1 to {MAX_SIZE}, a range such as tirgemm.Range(1, 64), or a list of these"
+        raise InvalidRequest(f"rows is {rows!r:.80}; it must be {such_as}")
     return Range(low, high) if isinstance(rows, Range) else low
 
 

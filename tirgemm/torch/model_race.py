@@ -67,6 +67,8 @@ def dropped(
     kept = dict.fromkeys(kernel for call in calls for kernel in call.kernels)
     lost: dict[RacedKernel, float] = {}
     waiting = [call for call in calls if call.kernels]
+    if len(waiting) < len(calls):
+        LOG.warning("%d of %d calls were not raced, as they use no kernel", len(calls) - len(waiting), len(calls))
     with torch.no_grad(), _switched(linears, table, kept) as switch:
         timer = _CallTimer(switch, turns, graph)
         while waiting:

@@ -333,11 +333,17 @@ def test_loopback_needs_no_key(tmp_path: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "tuner.example", ""])
-def test_elsewhere_the_server_needs_a_key_or_is_told_to_be_insecure(tmp_path: Path, host: str) -> None:
+def test_elsewhere_the_server_needs_a_key_or_is_told_to_be_insecure(
+    tmp_path: Path, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(InvalidRequest, match=r"tirgemm keys create.*--insecure"):
         _start(tmp_path, host=host)
     _start(tmp_path, host=host, insecure=True)
+    assert f"everybody is let in who reaches host {host!r}" in caplog.text
+    caplog.clear()
+    _start(tmp_path, with_key=True, host=host, insecure=True)
     _start(tmp_path, with_key=True, host=host)
+    assert not caplog.text
 
 
 def _start(data: Path, with_key: bool = False, **options: Any) -> None:

@@ -111,6 +111,8 @@ def test_an_unknown_id_in_a_store_names_the_newest(capsys: pytest.CaptureFixture
     code, _, err = run(capsys, tmp_path, "--kernel", "feed")
     assert code == 2
     assert f"there is no kernel 'feed'; the newest are {known}" in err.replace("\n", " ")
+    code, _, err = run(capsys, tmp_path, "--kernel", "u.tirgemm")
+    assert (code, "for a file the problem that `tirgemm show` names" in err.replace("\n", " ")) == (2, True)
     code, out, _ = run(capsys, tmp_path, "--kernel", known, "--json")
     assert (code, json.loads(out)["kernel"]) == (0, known)
 

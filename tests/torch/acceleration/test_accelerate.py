@@ -63,7 +63,7 @@ def test_a_dry_run_changes_and_asks_nothing() -> None:
     made, source = model(), SampleSource(stored=[WIDE])
     report = accelerated(made, source, dry_run=True, policy="default")
     assert str(report).startswith("2 of 2 linears would be replaced; 2 problems\n0: would be replaced\n")
-    assert str(report).endswith("2: would be replaced\n    1..64x19x23:f32:nt: being made")
+    assert str(report).endswith("2: would be replaced\n    1..64x19x23:f32:nt: would be made")
     assert type(made[0]) is torch.nn.Linear
     assert source.asked == []
 

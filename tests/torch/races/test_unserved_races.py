@@ -91,6 +91,14 @@ def test_calls_under_autocast_are_not_raced(kernel: Any, table: Any, caplog: pyt
     assert not table.excluded_rows(UP_SET, kernel.device)
 
 
+def test_calls_that_use_no_kernel_are_counted(kernel: Any, caplog: pytest.LogCaptureFixture) -> None:
+    del kernel
+    model, report = accelerated()
+    with caplog.at_level(logging.WARNING, "tirgemm.torch"):
+        report.race([lambda rows=rows: model(torch.randn(rows, K)) for rows in (M, 67)])
+    assert "1 of 2 calls were not raced, as they use no kernel" in caplog.text
+
+
 def test_under_deterministic_algorithms_nothing_is_raced_until_they_are_off(
     kernel: Any, table: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
