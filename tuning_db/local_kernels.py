@@ -13,6 +13,7 @@ from tirgemm.detect import check_fits
 from tirgemm.device import Device
 from tirgemm.errors import (
     ArtifactError,
+    BuildersUnusable,
     BuildFailed,
     Cancelled,
     DoesNotFit,
@@ -132,6 +133,8 @@ def _answer(tuning: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
     if parts:
         try:
             return default_set(tuning, parts)
+        except BuildersUnusable:
+            raise
         except (BuildFailed, MeasurementFailed, VerificationFailed) as error:
             LOG.warning("no kernel set for %s, but one kernel: %s", tuning.gemm, error)
     return tuning.fallback()

@@ -123,7 +123,7 @@ def bench(
         raise InvalidRequest("suites of one name would share a results file; rename one, or measure one at a time")
     for each in works:
         each.file.path.parent.mkdir(parents=True, exist_ok=True)
-        check_output(each.file.path, replaces=True)
+        check_output(each.file.path, "the results file", replaces=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         open_store(data, db) as store,

@@ -201,7 +201,7 @@ def train(
     training.require_enough(problems, chosen)
     path = out or user_file(chosen.key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    check_output(path, replaces=True)
+    check_output(path, "--output" if out else "the model's file", replaces=True)
     of_others = {
         other.key: training.problem_rows(candidates, other) for other in training.similar_devices(devices, chosen)
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Config, Gemm
+from tirgemm.errors import BuildersUnusable
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Regime
+from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning.search.collection import configs_to_collect
 from tirgemm.tuning.search.search import Search
@@ -109,6 +112,24 @@ def test_a_problem_that_fails_costs_itself_alone() -> None:
     outcomes = {outcome.gemm: outcome for outcome in swept(bench, STALE, GAINING, trials=4)}
     assert outcomes[STALE].record is None
     assert f"no candidate of {STALE}" in str(outcomes[STALE].error)
+    assert outcomes[GAINING].record is not None
+
+
+def test_a_machine_that_cannot_build_for_one_problem_leaves_the_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    build, lacking = bench.build, BuildersUnusable("no space left")
+
+    def full(gemm: Gemm, config: Config, **options: Any) -> Future[Binary]:
+        future = build(gemm, config, **options)
+        if gemm == STALE:
+            future = Future()
+            future.set_exception(lacking)
+        return future
+
+    monkeypatch.setattr(bench, "build", full)
+    outcomes = {outcome.gemm: outcome for outcome in swept(bench, STALE, GAINING, trials=4)}
+    assert (outcomes[STALE].record, outcomes[STALE].error) == (None, lacking)
+    assert bench.store.candidates(STALE, bench.device.key, REGIME) == []
     assert outcomes[GAINING].record is not None
 
 

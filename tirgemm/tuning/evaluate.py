@@ -287,8 +287,7 @@ class Evaluator:
 
     @spans.spanned("fallback")
     def certified_default(self, config: Config, *, last: bool = False) -> KernelRecord:
-        """Build, certify, time and store a family's default as the fallback, and record it as a candidate. ``last``:
-        nothing is searched behind it."""
+        """Build, certify, time, store and record a default as the fallback. ``last``: nothing is searched behind it."""
         build = self.workbench.build(self.gemm, config, urgent=True)
         binary = self.built(build)
         self._default = config, binary
@@ -298,10 +297,11 @@ class Evaluator:
         baselines = self.quick_baselines if last else self.ready_baselines
         samples = self.race({config.digest: package}, baselines, options).of(config.digest)
         self._offer_yardstick(config, package, samples)
-        self.record_measured(config, binary, package, certificate, samples)
-        self.workbench.keep_built(self.gemm, config, build)
         timings = Timings({self.regime: timing_summary(samples)}, str(config))
-        return self.store_kernel(config, binary, "fallback", certificate, timings)
+        kernel = self.store_kernel(config, binary, "fallback", certificate, timings)
+        self.record_measured(config, binary, package, certificate, samples)  # what is stored gives the expected bits
+        self.workbench.keep_built(self.gemm, config, build)
+        return kernel
 
     def record_measured(
         self, config: Config, binary: Binary, package: bytes, certificate: Certificate, samples: SampleSet

@@ -47,15 +47,16 @@ ONLY_THE_DEFAULT = Choice(0, "the default is the only finalist", 1.0, 1.0, 1.0)
 
 def finalists_of(times: Mapping[Config, float], most: int) -> list[Config]:
     """At most ``most`` of what was measured, which is given with the fastest first and stays in this order: the fastest
-    ones, but of those that cut the work alike at most half, where others are ``NEAR``.
+    ones, but of those that cut the work alike at most half, rounded up, where others are ``NEAR``.
 
     They differ in little, and the GPU's clock, which falls in a race and hardly in a search, slows all of them alike:
     then another cut may be the faster one.
     """
     taken: list[Config] = []
+    limit = NEAR * min(times.values(), default=0.0)
     for config, us in times.items():
         alike = sum(group(config) == group(other) for other in taken)
-        if alike < (most + 1) // 2 and us <= NEAR * min(times.values()):
+        if alike < (most + 1) // 2 and us <= limit:
             taken.append(config)
     taken = taken[:most]
     others = [config for config in times if config not in taken][: most - len(taken)]

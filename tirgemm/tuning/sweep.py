@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, TirgemmError
+from tirgemm.errors import BuildersUnusable, Cancelled, TirgemmError
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import finish
@@ -171,7 +171,16 @@ class Sweep:
         if not built:
             return
         problem = min(built, key=lambda p: p.loop.results // AT_ONCE)
-        measured = problem.loop.measure([problem.tuning.evaluator.measurer])
+        try:
+            measured = problem.loop.measure([problem.tuning.evaluator.measurer])
+        except BuildersUnusable as error:
+            if not self.selects:
+                raise
+            waiting.remove(problem)
+            for future in problem.loop.building:
+                future.cancel()
+            self._note(Outcome(problem.tuning.gemm, error=error))
+            return
         for other in problem.alike:
             other.loop.learn(measured)
         if problem.loop.awaited == 0:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled, DeviceUnavailable, Interrupted, StoreError, TirgemmError
+from tirgemm.errors import BuildersUnusable, Cancelled, DeviceUnavailable, Interrupted, StoreError, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
 from tirgemm.families.choice import opening, ranked_defaults
@@ -70,15 +70,15 @@ class Tuning(TuningTask):
 
     def _first_that_works(self, made: Callable[[Family, Config], KernelRecord]) -> tuple[KernelRecord, Config]:
         """The kernel that ``made`` makes of the best-predicted default, or of another family's in turn where it raises.
-        Raises what the first raised where all do, Cancelled, and at once what says nothing of a default: StoreError and
-        DeviceUnavailable."""
+        Raises what the first raised where all do, Cancelled, and at once what says nothing of a default: StoreError,
+        DeviceUnavailable and BuildersUnusable."""
         choices = ranked_defaults(self.families, self.gemm, self.device, self.regime)
         failures: list[TirgemmError] = []
         for family, config in choices:
             self.raise_if_cancelled()
             try:
                 return made(family, config), config
-            except (Cancelled, DeviceUnavailable, StoreError):
+            except (Cancelled, DeviceUnavailable, StoreError, BuildersUnusable):
                 raise
             except TirgemmError as error:
                 failures.append(error)

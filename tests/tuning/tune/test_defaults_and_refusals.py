@@ -10,6 +10,7 @@ from tests.helpers.fake_workbench import FakeBench
 from tests.tuning.tune.small_search import GEMM, REGIME, tuning
 from tirgemm import Gemm
 from tirgemm.errors import (
+    BuildersUnusable,
     BuildFailed,
     DeviceUnavailable,
     InvalidRequest,
@@ -49,7 +50,10 @@ def test_another_familys_default_is_built_where_the_first_does_not_build() -> No
 
 
 @pytest.mark.parametrize("first_builds", [True, False])
-@pytest.mark.parametrize("error", [DeviceUnavailable("GPU-1 cannot be opened"), StoreUnavailable("no answer")])
+@pytest.mark.parametrize(
+    "error",
+    [DeviceUnavailable("GPU-1 cannot be opened"), StoreUnavailable("no answer"), BuildersUnusable("no space left")],
+)
 def test_what_says_nothing_of_a_default_is_not_asked_of_another_familys(
     monkeypatch: pytest.MonkeyPatch, error: Exception, first_builds: bool
 ) -> None:

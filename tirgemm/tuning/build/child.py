@@ -54,7 +54,7 @@ def _prepare(channel: Channel, arguments: list[str]) -> Callable[[BuildRequest],
                 register_registered(registrations)
                 with spans.span("compile"):
                     return build(*task)
-            except (MissingExtra, OSError) as error:
+            except (MissingExtra, OSError, MemoryError) as error:
                 raise BuildersUnusable(f"this machine cannot build: {error}") from error
             except TirgemmError as error:
                 raise error if isinstance(error, BuildFailed) else BuildFailed(str(error)) from error

@@ -25,7 +25,7 @@ def compile_program(program: Program, device: Device) -> Binary:
         return compile_for(program, device)
     except TirgemmError:
         raise
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise BuildersUnusable(f"this machine cannot build for {device.arch}: {error}") from error
     except Exception as error:  # TVM raises whatever its C++ raised: ValueError, InternalError, RuntimeError ...
         raise BuildFailed(f"{_names(program)} did not compile for {device.arch}: {_words(error)}") from error

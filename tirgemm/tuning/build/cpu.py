@@ -165,5 +165,6 @@ def _link(module: Any, symbols: tuple[str, ...]) -> bytes:
         command = [compiler, "-o", "kernel.so", "kernel.o", "-Wl,--version-script=exports", *_LINK_FLAGS]
         done = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildFailed(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
+            # Of every config it is asked for the same, but for names: none makes it fail.
+            raise BuildersUnusable(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
         return (at / "kernel.so").read_bytes()

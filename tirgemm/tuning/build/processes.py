@@ -162,7 +162,7 @@ class BuildProcesses:
                     child = self._replace(child)
                 try:
                     binary = self._answer(child, build, given_up)
-                except (_Killed, BuildersUnusable):
+                except _Killed:
                     # From outside, as where a machine is short of memory: that says nothing about the config.
                     child = self._replace(child)
                     binary = self._answer(child, build, given_up)
