@@ -173,7 +173,11 @@ def test_a_job_over_a_range_of_m_is_followed(working: Service, visits: Visits) -
     tab.get_by_text("of each part of the range").wait_for()
     until(lambda: recorded(working, job) >= 24)
     tab.locator(f'#timeline [aria-label="{recorded(working, job)} candidates over time"]').wait_for()
+    line = re.compile(rf"^measuring: {recorded(working, job)} candidates tried, at most \d+ s left\.$")
+    expect(tab.locator("#now")).to_have_text(line)
     visits.check("job-range")
+    working.engine.gate.set()
+    tab.locator("#now", has_text=f"It is done: {recorded(working, job)} candidates are recorded.").wait_for()
 
 
 def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> None:
