@@ -19,6 +19,7 @@ from tests.service.pages.page_records import searched_kernel
 from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tests.waiting import until
+from tirgemm.errors import BuildFailed
 from tirgemm.events import BuildsCounted, Event
 from tirgemm.service.http import events
 from tirgemm.tuning_db.access.api_keys import KeyTable
@@ -123,6 +124,15 @@ def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Vi
             service.engine.gate.set()
             tab.locator("#now", has_text="It is done").wait_for()
     assert tab.evaluate("window.keep") == 1
+
+
+def test_a_long_word_is_broken_where_a_job_says_why_it_failed(working: Service, visits: Visits) -> None:
+    job = running(working)
+    working.engine.fail_with = BuildFailed("no room for " + 300 * "f")
+    working.engine.gate.set()
+    tab = visits.open(f"/jobs/{job}")
+    tab.locator("#now", has_text="It failed: no room for ffff").wait_for()
+    visits.check("job-failed")
 
 
 def test_the_buttons_of_a_job(working: Service, visits: Visits) -> None:
