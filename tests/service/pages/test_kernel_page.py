@@ -134,8 +134,10 @@ def test_unverified_fallback_cpu_and_set_kernels_are_told_as_such(service: Servi
     assert "None: nobody verified this build." in unverified
     assert "Estimated, not measured: 10.00" in unverified
     assert "/pin" not in unverified, "it cannot be pinned"
-    fallback = page(service, f"/kernels/{searched_kernel(service.store, role='fallback').id}")
-    assert "the default that its family picks without measuring" in fallback
+    default = searched_kernel(service.store, role="fallback").id
+    assert "served until a search has found something better" in page(service, f"/kernels/{default}")
+    service.http.put(f"/v1/kernels/{default}/pin")
+    assert "served until a search" not in page(service, f"/kernels/{default}")
     cpu = page(service, f"/kernels/{searched_kernel(service.store, device=CPU, config=Config('x86', ())).id}")
     assert "What is explained are kernels for GPUs." in cpu
     members = (MemberTiming("1..64", "wgmma", "wgmma(tile_m=64)", "0" * 16, "a" * 64, 4.5),)

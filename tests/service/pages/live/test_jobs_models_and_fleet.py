@@ -153,7 +153,10 @@ def test_a_model_is_cancelled_by_its_form(service: Service, browser: Browser) ->
     batch = service.http.post("/v1/batches", json={"gemms": [str(GEMM)]}).json()
     path = f"/models/{batch['id']}"
     token = browser.token(browser.open(path).text)
+    kernel_record(service.store, JobRequest(GEMM, CPU), "fallback", timing=Timing(30.0))
+    assert "default, meanwhile" in browser.open(path).text
     assert browser.send(f"{path}/cancel", token).headers["location"] == path
+    assert "meanwhile" not in browser.open(path).text, "what is served now is what stays"
     assert service.http.get(f"/v1/batches/{batch['id']}").json()["status"] == "cancelled"
     assert f'action="{path}/cancel"' not in browser.open(path).text
     signed_in(service, browser, "tune")
