@@ -119,6 +119,12 @@ def test_knobs_have_the_familys_meanings(service: Service) -> None:
     assert "The family says nothing of it." in page(service, f"/kernels/{foreign.id}")
 
 
+def test_whence_the_reason_of_the_choice_is_and_whence_the_times_are_is_told(service: Service) -> None:
+    kernel = searched_kernel(service.store, us=10.0, default_us=12.5)
+    told = "1.25 times as fast as the default (the times below are of a run after the choice)"
+    assert told in re.sub("<[^>]*>", "", page(service, f"/kernels/{kernel.id}"))
+
+
 def test_the_certificate_is_told_test_by_test(service: Service) -> None:
     html = page(service, f"/kernels/{searched_kernel(service.store).id}")
     rows = re.findall(r'<th [^>]*scope="row">(exact|normal)</th>(.*?)</tr>', html, re.DOTALL)
