@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -16,6 +17,7 @@ from tirgemm.status import Status
 from tirgemm.timings import Timing
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.job_values import Window
 
 # -- the list of jobs --------------------------------------------------------------------------------
 
@@ -182,6 +184,16 @@ def test_the_fleet_says_what_each_device_does_and_what_waits(service: Service, b
     page = browser.open("/fleet").text
     assert "24 of 64" in page
     assert waits.id in page
+
+
+def test_a_job_whose_window_is_closed_waits_behind_those_that_may_start(service: Service, browser: Browser) -> None:
+    hour = datetime.now(UTC).hour
+    window = Window.parse(f"{(hour + 6) % 24:02}:00-{(hour + 12) % 24:02}:00")
+    later, first = queued(service, priority=50, window=window), queued(service, Gemm.parse("129x67x31:f16:nt"))
+    waiting = service.http.get("/fleet").json()["fleet"]["waiting"]
+    assert [(one["id"], one["window"]) for one in waiting] == [(first.id, None), (later.id, str(window))]
+    assert f"It waits for a worker, and for {window} UTC." in browser.open(f"/jobs/{later.id}").text
+    assert str(window) in browser.open("/fleet").text
 
 
 def test_hits_are_counted(service: Service) -> None:
