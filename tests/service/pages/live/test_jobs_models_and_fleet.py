@@ -45,6 +45,19 @@ def test_jobs_are_filtered_by_status_device_and_shape(service: Service, browser:
     assert "<option selected>queued</option>" in page
 
 
+def test_a_budget_is_told_as_a_bound_and_rounded(service: Service, browser: Browser) -> None:
+    job = queued(service, trials=2, seconds=3.26592)
+    page = browser.open("/jobs").text
+    assert ">trials at most</th>" in page
+    assert ">3.27</td>" in page
+    assert "<dd>2 trials, 3.27 s</dd>" in browser.open(f"/jobs/{job.id}").text
+    batch = service.http.post("/v1/batches", json={"gemms": [str(GEMM)], "budget": {"trials": 64, "seconds": 1234.5}})
+    page = browser.open(f"/models/{batch.json()['id']}").text
+    assert "Spent: 0 trials and 0 s of 64 trials and 1234 s." in page
+    bound = f"{1 + batch.json()['items'][0]['expected_gain']:.3f} ×"
+    assert bound in page, "the unit of the gain beside it"
+
+
 def test_jobs_come_in_pages_of_fifty(service: Service, browser: Browser) -> None:
     for m in range(1, 53):
         queued(service, Gemm.parse(f"{m}x67x31:f16:nt"))
