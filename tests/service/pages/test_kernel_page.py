@@ -146,6 +146,7 @@ def test_unverified_fallback_cpu_and_set_kernels_are_told_as_such(service: Servi
     assert "served until a search" not in page(service, f"/kernels/{default}")
     cpu = page(service, f"/kernels/{searched_kernel(service.store, device=CPU, config=Config('x86', ())).id}")
     assert "What is explained are kernels for GPUs." in cpu
+    assert "TVMScript, LLVM IR and machine code side by side</a>." in cpu
     members = (MemberTiming("1..64", "wgmma", "wgmma(tile_m=64)", "0" * 16, "a" * 64, 4.5),)
     a_set = page(service, f"/kernels/{searched_kernel(service.store, '1..64x67x31:f16:nt', members=members).id}")
     assert 'scope="row">1..64</th>' in a_set
