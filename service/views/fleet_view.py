@@ -175,7 +175,7 @@ def _running(connection: Connection) -> dict[str, RunningJob]:
             row.id,
             row.text,
             row.regime,
-            f"{(phase.phase or Phase.STARTING).words} {phase.detail}".strip(),
+            (phase.phase or Phase.STARTING).with_detail(phase.detail),
             standing.tried,
             candidate.of or row.trials,
             standing.best_us,

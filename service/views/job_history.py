@@ -150,8 +150,8 @@ class JobHistory:
     @property
     def phase_words(self) -> str:
         """The phase as a user reads it, empty before the first."""
-        words = Phase(self.phase).words if self.phase in set(Phase) else self.phase
-        return f"{words} {self.detail}".strip() if self.detail else words
+        known = self.phase in set(Phase)
+        return Phase(self.phase).with_detail(self.detail) if known else f"{self.phase} {self.detail}".strip()
 
     @property
     def speed(self) -> float | None:

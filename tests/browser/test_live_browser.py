@@ -20,7 +20,7 @@ from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tests.waiting import until
 from tirgemm.errors import BuildFailed
-from tirgemm.events import BuildsCounted, Event
+from tirgemm.events import BuildsCounted, Event, Phase, PhaseEntered
 from tirgemm.service.http import events
 from tirgemm.tuning_db.access.api_keys import KeyTable
 
@@ -56,6 +56,8 @@ def test_a_job_is_followed_at_ten_events_a_second(working: Service, visits: Visi
     tell(working, *search_events(20, trials=64))
     tab = visits.open(f"/jobs/{job}")
     tab.locator("#now", has_text="20 of 64 candidates tried").wait_for()
+    tell(working, PhaseEntered(phase=Phase.WAITING, detail="another process measures on it, pid 7"))
+    tab.locator("#now", has_text="waiting for the device (another process measures on it, pid 7): 20 of").wait_for()
     chart = tab.locator("#timeline [role=img]")
     expect(chart.locator("canvas")).to_have_count(1)
     # No reload from here on, or this is gone.

@@ -81,7 +81,8 @@ class Now {
     const of = range ? "" : ` of ${this.of}`;
     const speed = best && usual ? ` (${(usual / best).toFixed(3)} × the default's speed)` : "";
     const left = this.left === null ? "" : `, at most ${Math.ceil(this.left)} s left`;
-    const phase = [this.words[this.phase] || this.phase || "starting", this.detail].filter(Boolean).join(" ");
+    const detail = this.detail && this.phase === "waiting" ? `(${this.detail})` : this.detail;
+    const phase = [this.words[this.phase] || this.phase || "starting", detail].filter(Boolean).join(" ");
     const words = `${phase}: ${tried}${of} candidates tried${best ? `, best ${short(best)} µs${speed}` : ""}${left}.`;
     document.getElementById("now").textContent = words;
     const { queued, building, built } = this.builds;
