@@ -62,6 +62,10 @@ def test_the_machine_code_of_two_kernels_differs_by_opcode(service: Service) -> 
     assert differing == [row["name"] for row in read["opcodes"][: len(differing)]], "what differs comes first"
     assert 0 < len(differing) < len(read["opcodes"])
     html = service.http.get(path, headers=HTML).text
+    head = html.partition('id="figures"')[0]
+    for letter, kernel in (("A", one), ("B", two)):
+        assert f'{letter}: <a href="/kernels/{kernel.id}">{kernel.gemm}</a>, tuned, sustained, on ' in head
+    assert f'<a href="/compare?kernel={one.id}&amp;kernel={two.id}">' in head, "the way back"
     shown, _, hidden = html.partition("Instructions by opcode")[2].partition("<details>")
     for name in opcodes:
         assert f"{name}</th>" in (shown if name in differing else hidden), name
