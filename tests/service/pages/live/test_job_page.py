@@ -17,6 +17,7 @@ from tests.service.support import CPU, Service, kernel_record
 from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
 from tirgemm.events import CandidateRecorded, Phase, PhaseEntered
+from tirgemm.gemm import Gemm
 from tirgemm.status import Status
 from tirgemm.tuning.records import Candidate
 
@@ -102,6 +103,11 @@ def test_a_job_without_events_has_a_page(service: Service, browser: Browser) -> 
     page = browser.open(f"/jobs/{queued(service).id}").text
     assert "It waits for a worker." in page
     assert "No candidate is recorded yet." in page
+    ended = queued(service, Gemm.parse("65x67x31:f16:nt")).id
+    service.queue.cancel(ended)
+    page = browser.open(f"/jobs/{ended}").text
+    assert "No candidate is recorded." in page
+    assert " yet" not in page.partition("<main")[2]
 
 
 def test_what_a_newer_worker_or_an_attacker_tells_is_text(service: Service, browser: Browser) -> None:

@@ -26,6 +26,14 @@ def listed(service: Service, **filters: str) -> list[str]:
     return [job["gemm"] for job in service.http.get("/jobs", params=filters).json()["jobs"]]
 
 
+def test_an_empty_list_blames_filters_only_where_there_are_some(service: Service, browser: Browser) -> None:
+    assert "There is none yet." in browser.open("/kernels").text
+    assert "There is none yet." in browser.open("/jobs").text
+    assert "No job matches." in browser.open("/jobs?status=failed").text
+    kernel_record(service.store, JobRequest(GEMM, CPU))
+    assert "No kernel passes these filters." in browser.open("/kernels?shape=131x").text
+
+
 def test_jobs_are_filtered_by_status_device_and_shape(service: Service, browser: Browser) -> None:
     for text in ("129x67x31:f16:nt", "129x67x31:bf16:nn", "129x67x311:f16:nt", "1..129x67x31:f16:nt"):
         queued(service, Gemm.parse(text))
