@@ -45,6 +45,11 @@ class Phase(StrEnum):
     def words(self) -> str:
         return _WORDS.get(self, self.value)
 
+    def with_detail(self, detail: str) -> str:
+        """The words, and behind them what ``detail`` says for a person."""
+        behind = f" ({detail})" if self is Phase.WAITING else f" {detail}"
+        return self.words + behind if detail else self.words
+
 
 _WORDS = {
     Phase.QUEUED: "waiting for a worker",

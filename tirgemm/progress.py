@@ -100,11 +100,9 @@ class Progress:
             return f"measuring {self.done} of {self.total}" if self.total else "measuring"
         if self.phase is Phase.BUILDING:
             return f"building, {self.done} of {self.total} tried" if self.total else "building"
-        if self.phase is Phase.WAITING:
-            return f"{self.phase.words} ({self.detail})" if self.detail else self.phase.words
         if self.phase in _ENDED:
             return f"{self.phase.words}: {self.detail}" if self.detail else self.phase.words
-        return f"{self.phase.words} {self.detail}".rstrip()
+        return self.phase.with_detail(self.detail)
 
     @property
     def standing(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 
@@ -38,11 +39,14 @@ def _across(ratio: float) -> float:
 
 def sample_boxes(rows: Sequence[tuple[str, Sequence[float]]], title: str) -> Markup:
     """Samples in microseconds, a row a name: a dot each, or every so-many-th of many, behind a box of the middle half
-    with a line at the median. The axis begins and ends with the samples."""
+    with a line at the median. The axis begins and ends with the samples, but for those that are so late that the
+    boxes would be lines beside them: of these it has the number."""
     known = [(name, sorted(samples)) for name, samples in rows if samples]
     if not known:
         return Markup("")
-    low, high = min(each[0] for _, each in known), max(each[-1] for _, each in known)
+    quartiles: list[list[float]] = [np.quantile(samples, (0.25, 0.5, 0.75)).tolist() for _, samples in known]
+    end = max(last for _, _, last in quartiles) + 4 * max(last - first for first, _, last in quartiles)
+    low, high = min(each[0] for _, each in known), min(end, max(each[-1] for _, each in known))
     spare = 0.04 * (high - low) or 0.05 * high or 1.0
     low, high = low - spare, high + spare
     left, right = _MARGIN + min(220.0, room(name for name, _ in known)) + 8, _WIDTH - _MARGIN - 70
@@ -51,16 +55,18 @@ def sample_boxes(rows: Sequence[tuple[str, Sequence[float]]], title: str) -> Mar
         return left + (us - low) / (high - low) * (right - left)
 
     shapes, y = [], 4.0
-    for row, (name, samples) in enumerate(known):
+    for row, ((name, samples), (first, median, last)) in enumerate(zip(known, quartiles, strict=True)):
         middle = y + _ROW / 2
-        first, median, last = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
-        shown = samples[:: max(1, -(-len(samples) // _MOST_DOTS))]
+        near = samples[: bisect.bisect_right(samples, end)]
+        shown = near[:: max(1, -(-len(near) // _MOST_DOTS))]
         # Spread a little up and down, so that dots beside each other are seen apart.
         shapes += [circle(across(us), middle + (at * 5 % 13 - 6) * 0.8, 1.6, "dot", "") for at, us in enumerate(shown)]
         shapes.append(rect(across(first), y + 5, max(0.5, across(last) - across(first)), _ROW - 10, f"box{row % 2}"))
         shapes.append(path([(across(median), y + 3), (across(median), y + _ROW - 3)], "median"))
         shapes.append(text(_MARGIN, middle + 4, name))
         shapes.append(text(right + 6, middle + 4, f"{us_text(median)} µs"))
+        if len(near) < len(samples):
+            shapes.append(text(right, middle + 4, f"{len(samples) - len(near)} further right →", "e"))
         y += _ROW
     shapes.append(path([(left, y + 2), (right, y + 2)], "axis"))
     for us, label in round_ticks(low, high, 6):

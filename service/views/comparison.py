@@ -100,10 +100,10 @@ def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
         )
         return
     if timing.not_comparable:
-        yield f"The times say nothing of which is faster: {timing.not_comparable}."
+        yield f"The times of {a} and {b} say nothing of which is faster: {timing.not_comparable}."
         return
     if ratio is None:
-        yield "There are not two times to compare: tirgemm compare --measure takes them, where the device is."
+        yield f"There are not two times to compare of {a} and {b}: tirgemm compare --measure takes them, on the device."
         return
     spread = f" (95 %: {interval.low:.3f} to {interval.high:.3f})" if interval else ""
     words = f"{b} takes {ratio:.3f} times as long as {a}{spread}"

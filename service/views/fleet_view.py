@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Row, func, not_, select
 
 from tirgemm.events import CandidateRecorded, Phase, PhaseEntered, event_from_json
 from tirgemm.gemm import Regime
@@ -13,8 +14,9 @@ from tirgemm.service.jobs.worker_names import slot_name
 from tirgemm.service.views.service_figures import live_jobs
 from tirgemm.status import Status
 from tirgemm.tuning_db import JobQueue
+from tirgemm.tuning_db.job_values import Window
 from tirgemm.tuning_db.models import CandidateRow, EventRow, GemmRow, JobRow
-from tirgemm.tuning_db.queue.job_rows import QUEUE_ORDER
+from tirgemm.tuning_db.queue.job_rows import QUEUE_ORDER, window_open
 from tirgemm.tuning_db.times import iso
 
 RATE_MINUTES = 10
@@ -64,13 +66,14 @@ class FleetWorker:
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """A job in the queue."""
+    """A job in the queue; ``window``: when it may start, in UTC, None where that is at any time."""
 
     id: str
     gemm: str
     device: str
     priority: int
     created_at: str
+    window: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,9 @@ def read_fleet(queue: JobQueue, alive_seconds: float) -> FleetView:
     with queue.db.read() as connection:
         running = _running(connection)
         jobs = live_jobs(connection)
-        waiting = tuple(WaitingJob(*row) for row in connection.execute(_WAITING))
-        rates = _rates(connection, queue.db.now(connection))
+        now = queue.db.now(connection)
+        waiting = _waiting(connection, now)
+        rates = _rates(connection, now)
     return FleetView(
         tuple(
             FleetWorker(
@@ -130,13 +134,27 @@ def read_fleet(queue: JobQueue, alive_seconds: float) -> FleetView:
     )
 
 
-_WAITING = (
-    select(JobRow.id, GemmRow.text, JobRow.device_key, JobRow.priority, JobRow.created_at)
-    .join(GemmRow, GemmRow.id == JobRow.gemm_id)
-    .where(JobRow.status == "queued")
-    .order_by(*QUEUE_ORDER)
-    .limit(SHOWN_JOBS)
-)
+def _waiting(connection: Connection, now: float) -> tuple[WaitingJob, ...]:
+    """The first queued jobs, those last that may not start now."""
+    job = JobRow
+    columns = (job.id, GemmRow.text, job.device_key, job.priority, job.created_at, job.window_start, job.window_end)
+    wanted = select(*columns).join(GemmRow, GemmRow.id == job.gemm_id).where(job.status == "queued")
+    rows: list[Row[Any]] = []
+    # One after the other, as no index has this order.
+    for may_start in (window_open(now), not_(window_open(now))):
+        part = wanted.where(may_start).order_by(*QUEUE_ORDER).limit(SHOWN_JOBS - len(rows))
+        rows += connection.execute(part)
+    return tuple(
+        WaitingJob(
+            row.id,
+            row.text,
+            row.device_key,
+            row.priority,
+            row.created_at,
+            None if row.window_start is None else str(Window(row.window_start, row.window_end)),
+        )
+        for row in rows
+    )
 
 
 def _running(connection: Connection) -> dict[str, RunningJob]:
@@ -157,7 +175,7 @@ def _running(connection: Connection) -> dict[str, RunningJob]:
             row.id,
             row.text,
             row.regime,
-            f"{(phase.phase or Phase.STARTING).words} {phase.detail}".strip(),
+            (phase.phase or Phase.STARTING).with_detail(phase.detail),
             standing.tried,
             candidate.of or row.trials,
             standing.best_us,

@@ -117,7 +117,8 @@ class BuildCounts:
 class JobHistory:
     """What a job has done up to the event ``last_event``. ``phase`` is the last one's name, ``space`` counts each
     family's configs, ``of`` are the candidates that the budget allows, ``proposed`` those that were proposed;
-    ``columns`` name the members of each of ``candidates``."""
+    ``columns`` name the members of each of ``candidates``. Where m is a range, ``of`` is 0, and ``standing`` counts the
+    candidates of all its parts and names no best."""
 
     last_event: int = 0
     phase: str = ""
@@ -149,8 +150,8 @@ class JobHistory:
     @property
     def phase_words(self) -> str:
         """The phase as a user reads it, empty before the first."""
-        words = Phase(self.phase).words if self.phase in set(Phase) else self.phase
-        return f"{words} {self.detail}".strip() if self.detail else words
+        known = self.phase in set(Phase)
+        return Phase(self.phase).with_detail(self.detail) if known else f"{self.phase} {self.detail}".strip()
 
     @property
     def speed(self) -> float | None:
@@ -251,7 +252,9 @@ class _Sum:
         failed = [FailedConfigs(*why, count, *self._examples[why]) for why, count in self._failed.most_common()]
         pruned = _rule_counts(self._pruned, {**sentences, **self._sentences})
         candidates, races = list(self._now.candidates), list(self._now.races)
-        return replace(self._now, candidates=candidates, races=races, fastest=fastest, failed=failed, pruned=pruned)
+        told = replace(self._now, candidates=candidates, races=races, fastest=fastest, failed=failed, pruned=pruned)
+        # What the events say of a range is of the part that is searched.
+        return replace(told, of=0, standing=Standing(len(candidates))) if told.is_range else told
 
     def _fastest(self) -> list[TriedConfig]:
         """The fastest; where m is a range that of each part, as times of several sizes compare with nothing."""

@@ -37,6 +37,16 @@ def test_the_axis_of_samples_has_round_values() -> None:
     assert re.findall(r'class="m">([^<]+)<', picture) == ["10", "11", "12", "13", "14", "15"]
 
 
+def test_late_samples_leave_the_boxes_room_and_are_counted() -> None:
+    usual = [30.0 + at % 7 / 10 for at in range(97)]
+    picture = sample_boxes([("A", [*usual, 15_000.0, 16_000.0]), ("B", [us + 1 for us in usual])], "samples")
+    assert [float(label) for label in re.findall(r'class="m">([^<]+)<', picture)][-1] < 35
+    assert ">2 further right →</text>" in picture
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="[\d.]+" class="box', picture)]
+    assert all(width > 20 for width in widths)
+    assert len(widths) == 2
+
+
 def test_a_kind_of_span_has_one_colour_in_all_timelines() -> None:
     of = [colours_of(Recording.read(path)) for path in shipped_files()]
     for kind in {kind for colours in of for kind in colours}:

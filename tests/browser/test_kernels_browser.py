@@ -48,6 +48,11 @@ def test_filters_sorting_and_pages_work_without_reload(
     expect(tab.locator("tbody tr")).to_have_count(5)
     expect(tab.locator("tbody tr").last.locator("td.n").first, "what is not timed comes last").to_have_text("–")
     assert tab.evaluate("window.loaded"), "sorting and turning pages reload nothing"
+    tab.get_by_label("Type").select_option("f16")
+    tab.get_by_text("12 kernels, ").wait_for()
+    expect(head, "a filter keeps the order").to_have_text(re.compile(r"^\s*Time\b"))
+    tab.go_back()
+    tab.get_by_role("link", name="First page").wait_for()
     tab.go_back()
     tab.wait_for_url("**/kernels?sort=us")
     tab.get_by_role("link", name="Next page").wait_for()

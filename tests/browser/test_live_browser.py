@@ -19,7 +19,8 @@ from tests.service.pages.page_records import searched_kernel
 from tests.service.pages.search_events import candidates, race, search_events
 from tests.service.support import Service, serving
 from tests.waiting import until
-from tirgemm.events import BuildsCounted, Event
+from tirgemm.errors import BuildFailed
+from tirgemm.events import BuildsCounted, Event, Phase, PhaseEntered
 from tirgemm.service.http import events
 from tirgemm.tuning_db.access.api_keys import KeyTable
 
@@ -55,6 +56,8 @@ def test_a_job_is_followed_at_ten_events_a_second(working: Service, visits: Visi
     tell(working, *search_events(20, trials=64))
     tab = visits.open(f"/jobs/{job}")
     tab.locator("#now", has_text="20 of 64 candidates tried").wait_for()
+    tell(working, PhaseEntered(phase=Phase.WAITING, detail="another process measures on it, pid 7"))
+    tab.locator("#now", has_text="waiting for the device (another process measures on it, pid 7): 20 of").wait_for()
     chart = tab.locator("#timeline [role=img]")
     expect(chart.locator("canvas")).to_have_count(1)
     # No reload from here on, or this is gone.
@@ -125,6 +128,15 @@ def test_a_job_goes_on_after_the_server_was_restarted(tmp_path: Path, visits: Vi
     assert tab.evaluate("window.keep") == 1
 
 
+def test_a_long_word_is_broken_where_a_job_says_why_it_failed(working: Service, visits: Visits) -> None:
+    job = running(working)
+    working.engine.fail_with = BuildFailed("no room for " + 300 * "f")
+    working.engine.gate.set()
+    tab = visits.open(f"/jobs/{job}")
+    tab.locator("#now", has_text="It failed: no room for ffff").wait_for()
+    visits.check("job-failed")
+
+
 def test_the_buttons_of_a_job(working: Service, visits: Visits) -> None:
     job = running(working)
     tab = visits.open(f"/jobs/{job}")
@@ -173,7 +185,11 @@ def test_a_job_over_a_range_of_m_is_followed(working: Service, visits: Visits) -
     tab.get_by_text("of each part of the range").wait_for()
     until(lambda: recorded(working, job) >= 24)
     tab.locator(f'#timeline [aria-label="{recorded(working, job)} candidates over time"]').wait_for()
+    line = re.compile(rf"^measuring: {recorded(working, job)} candidates tried, at most \d+ s left\.$")
+    expect(tab.locator("#now")).to_have_text(line)
     visits.check("job-range")
+    working.engine.gate.set()
+    tab.locator("#now", has_text=f"It is done: {recorded(working, job)} candidates are recorded.").wait_for()
 
 
 def test_a_model_is_followed_to_its_end(working: Service, visits: Visits) -> None:
@@ -206,6 +222,10 @@ def test_lists_and_the_fleet_are_fetched_anew(working: Service, visits: Visits) 
     tab.get_by_label("Status").select_option("failed")
     tab.get_by_role("button", name="Filter").click()
     tab.get_by_text("No job matches").wait_for()
+    working.post("33x65x47:f16:tt:act=gelu_tanh:alpha:beta:bias")
+    tab.goto("/jobs")
+    tab.get_by_text("33x65x47").wait_for()
+    visits.check("jobs-long")
     tab.goto("/jobs?status=running")
     tab.locator("td .state-running").wait_for()
     visits.check("jobs")

@@ -11,11 +11,13 @@ from tests.helpers import recorded_space
 from tests.helpers.recorded_space import DEVICE, FAILED, GEMM
 from tests.service.pages.timeline_records import RECORDED, put_recording, recorded_kernel
 from tests.service.support import Service
+from tirgemm.gemm import Gemm
 
 
 def test_from_the_list_through_a_space_to_a_candidate(service: Service, visits: Visits) -> None:
     service.store.put_device(DEVICE)
-    recorded_space.record(service.state.database, recorded_space.every())
+    long = Gemm.parse("33x65x47:f16:tt:act=gelu_tanh:alpha:beta:bias")
+    recorded_space.record(service.state.database, [*recorded_space.measured(long), *recorded_space.every()])
     tab = visits.open("/spaces")
     visits.check("spaces")
     assert tab.locator("tbody tr").count() == 50, "behind its own space the list has those that were shipped"
@@ -43,6 +45,8 @@ def test_from_the_list_through_a_space_to_a_candidate(service: Service, visits: 
 
     tab.go_back()
     tab.get_by_role("link", name="Next page").click()
+    failed = tab.get_by_role("row").filter(has_text=FAILED.message)
+    expect(failed.get_by_role("cell").nth(1), "before the knobs").to_have_text(f"build failed: {FAILED.message}")
     expect(tab.get_by_role("row").last.get_by_role("cell").first).to_have_text("63")
     tab.go_back()
     tab.get_by_role("row").filter(has_text="measured").first.get_by_role("link").click()

@@ -73,8 +73,9 @@ class Visits:
         return self.tab
 
     def check(self, name: str) -> None:
-        """Assert that the page as it is now has no grave fault in light, dark and on a telephone, where no table
-        scrolls sideways and no cell's content lies over the next one's, and keep pictures of it as ``name``."""
+        """Assert that the page as it is now has no grave fault in light, dark and on a telephone, that no table
+        scrolls sideways, and on a telephone no cell's content lies over the next one's, and keep pictures of it as
+        ``name``."""
         PICTURES.mkdir(parents=True, exist_ok=True)
         for look, scheme, size in LOOKS:
             self.tab.emulate_media(color_scheme=scheme)
@@ -83,9 +84,9 @@ class Visits:
             self._assert_accessible(f"{name}, {look}")
             wide = self.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name}, {look}: the page is {wide} pixels wider than the window"
+            scrolled = self.tab.evaluate(SCROLLED_TABLES)
+            assert not scrolled, f"{name}, {look}: these tables scroll sideways: {', '.join(scrolled)}"
             if size is TELEPHONE:
-                scrolled = self.tab.evaluate(SCROLLED_TABLES)
-                assert not scrolled, f"{name}, {look}: these tables scroll sideways: {', '.join(scrolled)}"
                 overflowing = self.tab.evaluate(OVERFLOWING_CELLS)
                 assert not overflowing, f"{name}, {look}: these cells are too narrow: {', '.join(overflowing)}"
         self.tab.emulate_media(color_scheme="light")

@@ -138,6 +138,7 @@ class CompareCodeBody(BaseModel):
     what differs first; by letter what is ``missing``, and the roofline that all are in, as an SVG."""
 
     letters: list[str]
+    kernels: list[KernelChoice]
     figures: list[CountRow]
     units: list[CountRow]
     loop: list[CountRow]
@@ -179,6 +180,7 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
             missing.setdefault(letter, str(error))
     document = CompareCodeBody(
         letters=list(LETTERS[: len(records)]),
+        kernels=[KernelChoice.of(record, chosen=True) for record in records],
         figures=list(figure_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures])),
         units=list(count_rows([_units(each) for each in figures])),
         loop=list(count_rows([dict(each.loop) for each in figures])),

@@ -28,8 +28,8 @@ addEventListener("DOMContentLoaded", async () => {
     kinds,
     ends,
     (kind, data) => {
-      now.take(kind, data);
       if (kind === "candidate") charts.add(pointOf(data, started));
+      now.take(kind, data);
       if (ends.includes(kind)) {
         live.end(["now", "builds"]).then(() => now.say());
       } else if (kind !== "builds") {
@@ -53,6 +53,7 @@ class Now {
     this.phase = told.phase;
     this.detail = told.detail;
     this.standing = told.standing;
+    this.candidates = told.candidates;
     this.of = told.of || job.budget.trials;
     this.proposed = told.proposed;
     this.builds = told.builds;
@@ -74,11 +75,15 @@ class Now {
 
   show() {
     if (!this.begun) return;
-    const { tried, best_us: best, default_us: usual } = this.standing;
+    // What the events of a range of m say is of the part that is searched.
+    const range = this.candidates.some(({ m }) => m);
+    const { tried, best_us: best, default_us: usual } = range ? { tried: this.candidates.length } : this.standing;
+    const of = range ? "" : ` of ${this.of}`;
     const speed = best && usual ? ` (${(usual / best).toFixed(3)} × the default's speed)` : "";
     const left = this.left === null ? "" : `, at most ${Math.ceil(this.left)} s left`;
-    const phase = [this.words[this.phase] || this.phase || "starting", this.detail].filter(Boolean).join(" ");
-    const words = `${phase}: ${tried} of ${this.of} candidates tried${best ? `, best ${short(best)} µs${speed}` : ""}${left}.`;
+    const detail = this.detail && this.phase === "waiting" ? `(${this.detail})` : this.detail;
+    const phase = [this.words[this.phase] || this.phase || "starting", detail].filter(Boolean).join(" ");
+    const words = `${phase}: ${tried}${of} candidates tried${best ? `, best ${short(best)} µs${speed}` : ""}${left}.`;
     document.getElementById("now").textContent = words;
     const { queued, building, built } = this.builds;
     document.getElementById("builds").textContent =

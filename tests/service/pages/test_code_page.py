@@ -58,6 +58,8 @@ def test_every_number_of_a_line_is_a_link_to_a_line_that_is_shown(
 ) -> None:
     monkeypatch.setattr(one_kernel_page, "CODE_BYTES", 120_000)
     html = service.http.get(code, headers=HTML).text
+    assert "Choose a number" in html
+    assert "This is kernel.cubin, which is what runs" in html
     assert "more lines are in" in html
     targets = re.findall(r'<a class="g" href="#([^"]+)">(\d+)</a>', html)
     assert len(targets) == html.count("data-line=") > 50

@@ -62,6 +62,10 @@ def test_the_machine_code_of_two_kernels_differs_by_opcode(service: Service) -> 
     assert differing == [row["name"] for row in read["opcodes"][: len(differing)]], "what differs comes first"
     assert 0 < len(differing) < len(read["opcodes"])
     html = service.http.get(path, headers=HTML).text
+    head = html.partition('id="figures"')[0]
+    for letter, kernel in (("A", one), ("B", two)):
+        assert f'{letter}: <a href="/kernels/{kernel.id}">{kernel.gemm}</a>, tuned, sustained, on ' in head
+    assert f'<a href="/compare?kernel={one.id}&amp;kernel={two.id}">' in head, "the way back"
     shown, _, hidden = html.partition("Instructions by opcode")[2].partition("<details>")
     for name in opcodes:
         assert f"{name}</th>" in (shown if name in differing else hidden), name
@@ -79,7 +83,8 @@ def test_of_two_devices_there_is_a_ratio_and_the_sentence_that_they_differ(servi
     assert '<td role="cell" class="n" data-label="Time over A\'s">4.000</td>' in html
     other = searched_kernel(service.store, "131x67x31:f16:nt", us=40.0)
     pair = service.http.get(f"/compare?kernel={near.id}&kernel={other.id}").json()["kernels"][1]["against_first"]
-    assert (pair["ratio"], "they solve different problems" in pair["verdict"]) == (None, True)
+    words = "The times of A and B say nothing of which is faster: they solve different problems."
+    assert (pair["ratio"], pair["verdict"]) == (None, words)
 
 
 def test_kernels_of_the_table_are_ticked_to_be_compared(service: Service) -> None:

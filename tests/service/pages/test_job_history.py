@@ -44,6 +44,7 @@ def test_a_range_of_m_has_its_fastest_and_its_race_at_each_size(service: Service
     assert [one["m"] for one in told["races"]] == ["1..64", "1..8"]
     page = unescape(browser.open(f"/jobs/{job.id}").text)
     assert "For m = 1..8, measured at its end." in page
+    assert told["standing"] == {"tried": 10, "measured": 0, "best_us": None, "best": None, "default_us": None}
     assert 'class="best"' not in page, "sizes of m have no best in common"
     assert "The line is the best so far" not in page
 

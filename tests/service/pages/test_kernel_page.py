@@ -119,6 +119,12 @@ def test_knobs_have_the_familys_meanings(service: Service) -> None:
     assert "The family says nothing of it." in page(service, f"/kernels/{foreign.id}")
 
 
+def test_whence_the_reason_of_the_choice_is_and_whence_the_times_are_is_told(service: Service) -> None:
+    kernel = searched_kernel(service.store, us=10.0, default_us=12.5)
+    told = "1.25 times as fast as the default (the times below are of a run after the choice)"
+    assert told in re.sub("<[^>]*>", "", page(service, f"/kernels/{kernel.id}"))
+
+
 def test_the_certificate_is_told_test_by_test(service: Service) -> None:
     html = page(service, f"/kernels/{searched_kernel(service.store).id}")
     rows = re.findall(r'<th [^>]*scope="row">(exact|normal)</th>(.*?)</tr>', html, re.DOTALL)
@@ -134,10 +140,13 @@ def test_unverified_fallback_cpu_and_set_kernels_are_told_as_such(service: Servi
     assert "None: nobody verified this build." in unverified
     assert "Estimated, not measured: 10.00" in unverified
     assert "/pin" not in unverified, "it cannot be pinned"
-    fallback = page(service, f"/kernels/{searched_kernel(service.store, role='fallback').id}")
-    assert "the default that its family picks without measuring" in fallback
+    default = searched_kernel(service.store, role="fallback").id
+    assert "served until a search has found something better" in page(service, f"/kernels/{default}")
+    service.http.put(f"/v1/kernels/{default}/pin")
+    assert "served until a search" not in page(service, f"/kernels/{default}")
     cpu = page(service, f"/kernels/{searched_kernel(service.store, device=CPU, config=Config('x86', ())).id}")
     assert "What is explained are kernels for GPUs." in cpu
+    assert "TVMScript, LLVM IR and machine code side by side</a>." in cpu
     members = (MemberTiming("1..64", "wgmma", "wgmma(tile_m=64)", "0" * 16, "a" * 64, 4.5),)
     a_set = page(service, f"/kernels/{searched_kernel(service.store, '1..64x67x31:f16:nt', members=members).id}")
     assert 'scope="row">1..64</th>' in a_set

@@ -162,6 +162,8 @@ def test_a_problem_is_a_page_for_a_browser_and_a_document_for_others(service: Se
     assert page.status_code == 404
     assert page.headers["content-type"].startswith("text/html")
     assert "nothing is at /no-such-page" in page.text
+    assert '<a href="/">To the front page</a>' in page.text
+    assert '<a href="/jobs">To the jobs</a>' in browser.open("/jobs/abc").text
     document = service.http.get("/no-such-page")
     assert document.headers["content-type"] == "application/problem+json"
     api = browser.http.get("/v1/kernels/abc")

@@ -16,7 +16,8 @@ from tests.service.pages.search_events import DEFAULT_US, FAMILIES, digest, race
 from tests.service.support import CPU, Service, kernel_record
 from tests.waiting import PATIENCE_S
 from tirgemm.config import Config
-from tirgemm.events import CandidateRecorded
+from tirgemm.events import CandidateRecorded, Phase, PhaseEntered
+from tirgemm.gemm import Gemm
 from tirgemm.status import Status
 from tirgemm.tuning.records import Candidate
 
@@ -90,10 +91,23 @@ def test_a_job_that_has_ended_shows_the_same_but_cannot_be_cancelled(service: Se
     assert "It is done: 24 candidates are recorded" in page
 
 
+def test_what_a_job_waits_for_stands_in_brackets(service: Service, browser: Browser) -> None:
+    job = running(service)
+    service.queue.add_event(job.id, PhaseEntered(phase=Phase.WAITING, detail="another process measures on it, pid 7"))
+    waiting = "waiting for the device (another process measures on it, pid 7)"
+    assert f"{waiting}: 24 of 64 candidates tried" in browser.open(f"/jobs/{job.id}").text
+    assert waiting in browser.open("/fleet").text
+
+
 def test_a_job_without_events_has_a_page(service: Service, browser: Browser) -> None:
     page = browser.open(f"/jobs/{queued(service).id}").text
     assert "It waits for a worker." in page
     assert "No candidate is recorded yet." in page
+    ended = queued(service, Gemm.parse("65x67x31:f16:nt")).id
+    service.queue.cancel(ended)
+    page = browser.open(f"/jobs/{ended}").text
+    assert "No candidate is recorded." in page
+    assert " yet" not in page.partition("<main")[2]
 
 
 def test_what_a_newer_worker_or_an_attacker_tells_is_text(service: Service, browser: Browser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -16,12 +17,21 @@ from tirgemm.status import Status
 from tirgemm.timings import Timing
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db.job_values import Window
 
 # -- the list of jobs --------------------------------------------------------------------------------
 
 
 def listed(service: Service, **filters: str) -> list[str]:
     return [job["gemm"] for job in service.http.get("/jobs", params=filters).json()["jobs"]]
+
+
+def test_an_empty_list_blames_filters_only_where_there_are_some(service: Service, browser: Browser) -> None:
+    assert "There is none yet." in browser.open("/kernels").text
+    assert "There is none yet." in browser.open("/jobs").text
+    assert "No job matches." in browser.open("/jobs?status=failed").text
+    kernel_record(service.store, JobRequest(GEMM, CPU))
+    assert "No kernel passes these filters." in browser.open("/kernels?shape=131x").text
 
 
 def test_jobs_are_filtered_by_status_device_and_shape(service: Service, browser: Browser) -> None:
@@ -41,6 +51,19 @@ def test_jobs_are_filtered_by_status_device_and_shape(service: Service, browser:
     page = browser.open("/jobs?shape=129x67x31&status=queued").text
     assert page.count('href="/jobs/') == 2
     assert "<option selected>queued</option>" in page
+
+
+def test_a_budget_is_told_as_a_bound_and_rounded(service: Service, browser: Browser) -> None:
+    job = queued(service, trials=2, seconds=3.26592)
+    page = browser.open("/jobs").text
+    assert ">trials at most</th>" in page
+    assert ">3.27</td>" in page
+    assert "<dd>2 trials, 3.27 s</dd>" in browser.open(f"/jobs/{job.id}").text
+    batch = service.http.post("/v1/batches", json={"gemms": [str(GEMM)], "budget": {"trials": 64, "seconds": 1234.5}})
+    page = browser.open(f"/models/{batch.json()['id']}").text
+    assert "Spent: 0 trials and 0 s of 64 trials and 1234 s." in page
+    bound = f"{1 + batch.json()['items'][0]['expected_gain']:.3f} ×"
+    assert bound in page, "the unit of the gain beside it"
 
 
 def test_jobs_come_in_pages_of_fifty(service: Service, browser: Browser) -> None:
@@ -153,7 +176,10 @@ def test_a_model_is_cancelled_by_its_form(service: Service, browser: Browser) ->
     batch = service.http.post("/v1/batches", json={"gemms": [str(GEMM)]}).json()
     path = f"/models/{batch['id']}"
     token = browser.token(browser.open(path).text)
+    kernel_record(service.store, JobRequest(GEMM, CPU), "fallback", timing=Timing(30.0))
+    assert "default, meanwhile" in browser.open(path).text
     assert browser.send(f"{path}/cancel", token).headers["location"] == path
+    assert "meanwhile" not in browser.open(path).text, "what is served now is what stays"
     assert service.http.get(f"/v1/batches/{batch['id']}").json()["status"] == "cancelled"
     assert f'action="{path}/cancel"' not in browser.open(path).text
     signed_in(service, browser, "tune")
@@ -179,6 +205,16 @@ def test_the_fleet_says_what_each_device_does_and_what_waits(service: Service, b
     page = browser.open("/fleet").text
     assert "24 of 64" in page
     assert waits.id in page
+
+
+def test_a_job_whose_window_is_closed_waits_behind_those_that_may_start(service: Service, browser: Browser) -> None:
+    hour = datetime.now(UTC).hour
+    window = Window.parse(f"{(hour + 6) % 24:02}:00-{(hour + 12) % 24:02}:00")
+    later, first = queued(service, priority=50, window=window), queued(service, Gemm.parse("129x67x31:f16:nt"))
+    waiting = service.http.get("/fleet").json()["fleet"]["waiting"]
+    assert [(one["id"], one["window"]) for one in waiting] == [(first.id, None), (later.id, str(window))]
+    assert f"It waits for a worker, and for {window} UTC." in browser.open(f"/jobs/{later.id}").text
+    assert str(window) in browser.open("/fleet").text
 
 
 def test_hits_are_counted(service: Service) -> None:
