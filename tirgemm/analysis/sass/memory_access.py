@@ -131,7 +131,7 @@ _ZERO = ("RZ", "URZ")
 def parse_address(operand: str) -> Address | None:
     """The address that an operand is, or None: ``[R8+UR5+0xfa0]``, ``desc[UR6][R2.64+-0x10]``, ``gdesc[UR8]``,
     ``c[0x0][0x28]``."""
-    match = _BRACKET.search(operand)
+    match = _BRACKET.search(operand) if "[" in operand else None  # most are registers
     if match is None:
         return None
     if match[4] is not None:
