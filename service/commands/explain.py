@@ -3,7 +3,6 @@ GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ import typer
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.output_file import check_output
+from tirgemm._terminal.unused_options import require_unused
 from tirgemm.errors import DeviceUnavailable, InvalidRequest, Unsupported
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.tune import Data, Url
@@ -84,7 +84,7 @@ def explain(
     ways = {"--family": family, "--device": device, "--m": m, "--regime": regime, "--as-written": as_written}
     if files is not None and gemm is None and kernel is None:
         more = {"--config": config, "--measured": measured, "--html": html}
-        _refuse({**ways, **more}, f"what {files.recording} has is drawn as it is")
+        require_unused(f"what {files.recording} has is drawn as it is", *ways.items(), *more.items())
         _show_timeline(files, as_json=as_json)
         return
     if (gemm is None) == (kernel is None):
@@ -96,7 +96,7 @@ def explain(
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
     if kernel is not None:
-        _refuse(ways, f"--kernel {kernel} says it all")
+        require_unused(f"--kernel {kernel} says it all", *ways.items())
         report = _kernel(kernel, config or "", places)
     else:
         assert gemm is not None
@@ -116,15 +116,6 @@ def explain(
         console.out.print(f"page: {html}")
     if files is not None and recording is not None and not as_json:
         _tell_timeline(files, recording)
-
-
-def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Raises InvalidRequest for options that are given and would change nothing."""
-    given = [
-        name if value is True else f"{name} {value}" for name, value in options.items() if value not in (None, False)
-    ]
-    if given:
-        raise InvalidRequest(f"{why}; leave out {', '.join(given)}")
 
 
 @dataclass(frozen=True, slots=True)

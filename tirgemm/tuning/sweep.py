@@ -177,6 +177,7 @@ class Sweep:
             if not self.selects:
                 raise
             waiting.remove(problem)
+            problem.tuning.deadline = None
             for future in problem.loop.building:
                 future.cancel()
             self._note(Outcome(problem.tuning.gemm, error=error))

@@ -51,7 +51,7 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
         (["--kernel", "ab"], "there is no kernel 'ab'"),
         (
             ["--timeline", "one.json.gz", "--html", "page.html", "--family", "simt"],
-            "what one.json.gz has is drawn as it is; leave out --family simt, --html page.html",
+            "what one.json.gz has is drawn as it is: leave out --family simt, --html page.html",
         ),
         (["0x1x1"], "gemm field m is 0"),
         (["64x64x64", "--device", "sm_70"], "device 'sm_70' is unknown"),

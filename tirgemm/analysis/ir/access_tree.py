@@ -1,10 +1,9 @@
-"""``access_tree``: memory accesses of a lowered TIR function, as a tree of loops, conditions and accesses.
+"""Extraction of the memory accesses of a lowered TIR ``PrimFunc``, as a tree of loops, conditions and accesses.
 
-It walks a lowered TVM ``PrimFunc``, the one that code generation takes, and returns its loads, stores, TMA
-copies and MMA operands as a tree of loops, conditions and accesses. An access (``Site``) has its address as an
-expression of thread and loop variables, its width in bytes, and the conditions under which it runs. Addresses and
-conditions that cannot be analysed contain an unknown symbol; calls that are not modelled are ``Unknown`` nodes with a
-name and a reason.
+``access_tree`` takes the function that code generation takes and finds its loads, stores, TMA copies and MMA operands.
+An access (``Site``) has its address as an expression of thread and loop variables, its width in bytes, and the
+conditions under which it runs. Addresses and conditions that cannot be analysed contain an unknown symbol; calls that
+are not modelled are ``Unknown`` nodes with a name and a reason.
 """
 
 # Methods are named for the classes of TVM that they visit.
