@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.helpers.artifact_samples import kernel, operands
+from tests.torch.restored_table import restored_table
 from tirgemm.artifact import Kernel
 from tirgemm.errors import CallError, CallTypeError, InvalidRequest
 
@@ -42,9 +43,10 @@ def ranged() -> Kernel:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def single_thread() -> None:
-    """The compiled graphs are tiny: more threads would only wait for each other."""
-    torch.set_num_threads(1)
+def table() -> Iterator[Any]:
+    """The table, which is as it was once these tests are over; gradients are on."""
+    with restored_table() as kept, torch.enable_grad():
+        yield kept
 
 
 @pytest.mark.parametrize("text", [PLAIN, RANGED, "3x5x7:bf16:tt:batch=2", "1x1x1:f32:nn:alpha"])

@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.fake_service import CPU, FakeService, client_of
+from tests.helpers.fake_service import FakeService, client_of
+from tests.torch.restored_table import restored_table
 from tests.torch.service_kernels.unlisted_service import GEMM, Unlisted
 from tirgemm import Client
 from tirgemm._client import http as http_layer
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pauses of a millisecond, so that retries cost nothing; and no gradients."""
-    import torch
-
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a millisecond, so that retries cost nothing."""
     monkeypatch.setattr(http_layer, "backoff", lambda _attempt: 0.001)
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture
@@ -37,11 +34,8 @@ def client(fake: FakeService, tmp_path: Path) -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def table() -> Iterator[Any]:
-    from tirgemm.torch.kernel_table import TABLE
-
-    yield TABLE
-    while (kernel := TABLE.find(GEMM, CPU)) is not None:
-        TABLE.remove(kernel)
+    with restored_table() as kept:
+        yield kept
 
 
 @pytest.fixture(autouse=True)
