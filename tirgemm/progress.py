@@ -31,7 +31,7 @@ from tirgemm.events import (
     WasCancelled,
 )
 from tirgemm.status import ENDED, Status
-from tirgemm.timings import Timing
+from tirgemm.timings import Timing, Timings
 
 _SEARCHING = frozenset({Phase.BUILDING, Phase.MEASURING})
 _ENDED = frozenset(map(Phase, ENDED))
@@ -65,7 +65,7 @@ class Progress:
 
     ``done`` of ``total`` candidates are recorded, whatever came of them. ``best_us`` and ``default_us`` are the
     search's own times a call, None until there are any. ``seconds_left`` is what is left of the budget, None outside
-    the search.
+    the search. ``kernel`` are the figures of the kernel that came of it, by the race that reports them.
     """
 
     phase: Phase = Phase.STARTING
@@ -78,6 +78,7 @@ class Progress:
     default_us: float | None = None
     elapsed: float = 0.0
     seconds_left: float | None = None
+    kernel: Timing | None = None
 
     @property
     def searched(self) -> bool:
@@ -107,12 +108,15 @@ class Progress:
     @property
     def standing(self) -> str:
         """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none. At the end of a search it
-        is said to be the search's: the race that chose the kernel took other times."""
-        if self.best_us is None:
+        is the kernel, by the race that reports its figures; where that is not told, the search's best."""
+        if self.phase is Phase.DONE and self.kernel is not None:
+            name, us, speed = "the kernel takes", self.kernel.median_us, self.kernel.ratio_to("default")
+        elif self.best_us is not None:
+            name = "the search's best" if self.phase is Phase.DONE and self.searched else "best"
+            us, speed = self.best_us, self.speed
+        else:
             return ""
-        name = "the search's best" if self.phase is Phase.DONE and self.searched else "best"
-        speed = f" ({self.speed:.2f} x the default)" if self.speed is not None else ""
-        return f"{name} {self.best_us:.2f} us{speed}"
+        return f"{name} {us:.2f} us" + (f" ({speed:.2f} x the default)" if speed is not None else "")
 
     def __str__(self) -> str:
         if self.phase is Phase.DOWNLOADING:
@@ -141,6 +145,7 @@ class ProgressTracker:
         self._best_us: float | None = None
         self._best = ""
         self._default_us: float | None = None
+        self._kernel: Timing | None = None
         # Seconds that were left when that was last told, and when it was.
         self._left: tuple[float, float] | None = None
         self._phases_are_told = False
@@ -168,6 +173,7 @@ class ProgressTracker:
                 self._default_us,
                 now - self._started,
                 left,
+                self._kernel,
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -212,7 +218,8 @@ class ProgressTracker:
             case Downloaded(bytes=done, total=total):
                 of = f" of {math.ceil(total / 1024)}" if total else ""
                 self._enter(Phase.DOWNLOADING, f"{math.ceil(done / 1024)}{of} KiB")
-            case Done(stored=stored):
+            case Done(stored=stored, timings=timings):
+                self._kernel = None if stored or self._done <= 1 else _first(timings)
                 self._enter(Phase.DONE, "it was in the database" if stored else "")
             case Failed(error=error):
                 self._enter(Phase.FAILED, error or "")
@@ -220,13 +227,11 @@ class ProgressTracker:
                 self._enter(Phase.CANCELLED)
 
     def _take_fallback(self, event: FallbackStored) -> None:
-        for timing in event.timings.regimes.values():
-            us = _time(timing.median_us) if isinstance(timing, Timing) else None
-            if us is not None:
-                self._default_us = None if event.role == "tuned" else us
-                self._best_us = us if self._best_us is None else self._best_us
-                self._best = self._best or _printable(event.config)
-                break
+        timing = _first(event.timings)
+        if timing is not None:
+            self._default_us = None if event.role == "tuned" else timing.median_us
+            self._best_us = timing.median_us if self._best_us is None else self._best_us
+            self._best = self._best or _printable(event.config)
         self._measured, self._done = max(self._measured, 1), max(self._done, 1)
         if self._phase is not Phase.QUEUED:  # it may be built for a job that waits
             self._guess(Phase.BUILDING)
@@ -272,6 +277,12 @@ def _count(value: Any) -> int:
 
 def _time(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) and value > 0 else None
+
+
+def _first(timings: Timings) -> Timing | None:
+    """The figures of the regime that was searched in, which comes first."""
+    timed = (timing for timing in timings.regimes.values() if isinstance(timing, Timing))
+    return next((timing for timing in timed if _time(timing.median_us) is not None), None)
 
 
 def _printable(text: str) -> str:

@@ -27,7 +27,7 @@ TICKS_OF_LIFE = 10
 CLIENT_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.", "No supported WebSocket library")
 
 
-def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Config:
+def uvicorn_config(state: ServiceState) -> uvicorn.Config:
     """How Uvicorn serves the application: within the limits on connections and headers, and without a line for each
     request that is none."""
     logging.getLogger("uvicorn.error").addFilter(_is_no_client_fault)
@@ -47,7 +47,7 @@ def uvicorn_config(state: ServiceState, graceful_seconds: int = 3) -> uvicorn.Co
         backlog=BACKLOG if state.memory.processes == 1 else 1,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=graceful_seconds,
+        timeout_graceful_shutdown=3,
     )
 
 

@@ -23,9 +23,18 @@ from tirgemm._terminal.progress_view import (
     picture,
     python_view,
 )
-from tirgemm.events import CandidateRecorded, Downloaded, Event, FallbackStored, Phase, SearchStarted, event_from_json
+from tirgemm.events import (
+    CandidateRecorded,
+    Done,
+    Downloaded,
+    Event,
+    FallbackStored,
+    Phase,
+    SearchStarted,
+    event_from_json,
+)
 from tirgemm.progress import Progress, ProgressTracker, role_description, role_name
-from tirgemm.timings import Timing, Timings
+from tirgemm.timings import BaselineTime, NotTimed, Timing, Timings
 
 SHAPE = "33x17x19:f16:nt"
 
@@ -110,6 +119,14 @@ def test_every_phase_is_told_once_in_order_and_in_plain_words() -> None:
         "certifying, best 6.00 us (2.00 x the default)",
         "done, the search's best 6.00 us (2.00 x the default)",
     ]
+
+
+def test_the_end_tells_the_kernels_figures_by_the_race_that_reports_them() -> None:
+    reported = Timing(6.25, baselines={"default": BaselineTime(6.5, 1.04), "numpy": BaselineTime(50.0, 8.0)})
+    timings = Timings({"sustained": NotTimed("a GPU went away"), "isolated": reported})
+    assert told((*EVENTS[:-1], Done(kernel="70ed", timings=timings)))[-1] == (
+        "done, the kernel takes 6.25 us (1.04 x the default)"
+    )
 
 
 def test_a_default_that_no_search_follows_is_not_told_as_the_best_of_a_search() -> None:

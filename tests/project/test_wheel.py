@@ -101,8 +101,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     hook = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
     run(sys.executable, "-c", hook, "build_sdist", top, cwd=source)
     sdist = next(top.glob("*.tar.gz"))
-    with tarfile.open(sdist) as archive:
-        archive.extractall(top / "unpacked", filter="data")
+    shutil.unpack_archive(sdist, top / "unpacked")
     unpacked = next((top / "unpacked").iterdir())
     # The launcher was compiled of the same sources when this environment was made: the compiler's part is to copy it.
     compiler = top / "compiler"

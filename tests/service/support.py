@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import queue
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from tests.waiting import PATIENCE_S, until
 from tirgemm.config import Config
@@ -25,7 +25,7 @@ from tirgemm.events import CandidateRecorded, EventHandler, KernelSelected, Sear
 from tirgemm.events import Event as TuningEvent
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.worker import Worker
-from tirgemm.service.server.http_server import uvicorn_config
+from tirgemm.service.server.http_server import HttpServer
 from tirgemm.service.service_database import open_database
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
@@ -188,6 +188,7 @@ class Service:
     http: httpx.Client
     state: ServiceState
     engine: ScriptedEngine
+    server: HttpServer
 
     @property
     def queue(self) -> JobQueue:
@@ -236,17 +237,16 @@ def serving(data: Path, listen_at: int = 0, **options: Any) -> Iterator[Service]
     database = open_database(settings)
     state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", listen_at))
-    config = uvicorn_config(state, graceful_seconds=1)
+    server = HttpServer(state)
+    server.config.timeout_graceful_shutdown = 1
     # After its five seconds a connection is closed, perhaps just when a busy client sends its next request over it.
-    config.timeout_keep_alive = round(10 * PATIENCE_S)
-    server = uvicorn.Server(config)
+    server.config.timeout_keep_alive = round(10 * PATIENCE_S)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with httpx.Client(base_url=url, timeout=PATIENCE_S, verify=AUTHORITIES) as http:
-        yield Service(url, http, state, ScriptedEngine(state.store))
-    state.stopping.set()
-    server.should_exit = True
+        yield Service(url, http, state, ScriptedEngine(state.store), server)
+    server.handle_exit(signal.SIGTERM, None)
     thread.join(PATIENCE_S)
     listener.close()
     state.explainer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import pytest
@@ -189,7 +190,7 @@ def test_a_stream_beats_for_who_asks_and_for_nobody_else(service: Service, monke
 def test_open_streams_do_not_hold_up_the_shutdown(service: Service) -> None:
     job_id = queued(service)
     with service.http.stream("GET", f"/v1/jobs/{job_id}/events") as response:
-        service.state.stopping.set()
+        service.server.handle_exit(signal.SIGTERM, None)
         assert list(response.iter_lines()) == [], "else it would go on for as long as the job"
 
 

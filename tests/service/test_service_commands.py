@@ -95,7 +95,7 @@ def test_a_job_is_watched_to_its_end(service: Service, engine: ScriptedEngine, r
     words = f"job {job_id} for {SHAPE} is done: kernel {job.kernel_id}, 12.50 us a call"
     assert (code, " ".join(out.split())) == (0, words)
     assert f"{SHAPE}: " in err
-    assert err.endswith(" s  done, the search's best 12.50 us (1.00 x the default)\n")
+    assert err.endswith(" s  done, the kernel takes 12.50 us\n")
     assert "fallback" not in err
     code, out, err = run("jobs", "watch", job_id, "--url", service.url, "--json")
     assert (code, err, json.loads(out)["kernel_id"]) == (0, "", job.kernel_id)

@@ -144,7 +144,7 @@ def test_a_search_waits_aloud_goes_on_and_ends_at_ctrl_c_with_the_best_so_far_ce
     assert str(run.out) in out
     assert "certified" in out
     assert all(line.isprintable() for line in run.lines), "a pipe gets no control characters"
-    assert run.lines[-1].split("  ")[-1].startswith("done, the search's best ")
+    assert run.lines[-1].split("  ")[-1].startswith("done, the kernel takes ")
     with Database.embedded(tmp_path / "data") as database:
         store = SqlStore(database)
         record = store.kernel(Gemm.parse(GEMM), CPU.key, "sustained")
@@ -203,4 +203,4 @@ def test_an_interrupted_notebook_cell_gets_the_best_so_far_with_a_warning(tmp_pa
     assert told[0] == f"{GEMM}: starting", "progress shows by itself"
     assert any(line.startswith("stopping: selecting the best of") for line in told)
     assert "interrupt again to drop it" in done.stdout
-    assert told[-1].startswith("done, the search's best ")
+    assert told[-1].startswith("done, the kernel takes ")
