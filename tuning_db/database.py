@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import Connection, Engine, Insert, create_engine, event, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -206,8 +206,11 @@ class Database(Closing):
     def insert(self, model: type[Base]) -> Any:
         """An INSERT that knows ON CONFLICT, in this database's dialect."""
         table: Any = model.__table__
-        statement: Insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
-        return statement
+        if self.is_sqlite:
+            return sqlite.insert(table)
+        from sqlalchemy.dialects import postgresql  # 0.06 s that nobody spends on SQLite
+
+        return postgresql.insert(table)
 
     def upsert(self, model: type[Base], identity: tuple[str, ...], changed: tuple[str, ...]) -> Any:
         """An INSERT that changes the columns ``changed`` of the row with the same ``identity``, where there is one, and
