@@ -33,7 +33,6 @@ from tirgemm.timings import SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
-from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 
 CPU = detect_device("cpu")
 ODD = "129x67x31:f16:nt"
@@ -235,7 +234,7 @@ def serving(data: Path, listen_at: int = 0, **options: Any) -> Iterator[Service]
     usual = {"data": data, "lock_dir": data / "locks", "fallback_seconds": 60.0, "lease_seconds": 600.0}
     settings = Settings.load(**usual | options)
     database = open_database(settings)
-    state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
+    state = ServiceState(settings, database, "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", listen_at))
     server = HttpServer(state)
     server.config.timeout_graceful_shutdown = 1

@@ -297,9 +297,7 @@ def test_a_client_that_leaves_while_events_wait_to_be_sent_is_no_fault_of_the_se
                 left.set()
                 await asyncio.Event().wait()
 
-        state = ServiceState(
-            service.state.settings, service.state.database, service.state.store, service.queue, service.state.public_key
-        )
+        state = ServiceState(service.state.settings, service.state.database, service.state.public_key)
         await create_app(state)(scope, receive, send)
 
     asyncio.run(follow())
