@@ -20,7 +20,6 @@ from tirgemm.service.http.kernel_cache.snapshot_cache import SnapshotCache
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.watch import Watch
-from tirgemm.service.service_database import REQUEST_SECONDS, open_database
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
@@ -28,9 +27,13 @@ from tirgemm.service.views.service_overview import OverviewReader
 from tirgemm.service.views.spaces.importance import ImportanceReader
 from tirgemm.tuning_db import Database, JobQueue
 from tirgemm.tuning_db.access.api_keys import ApiKey
+from tirgemm.tuning_db.data_folder import open_database
 from tirgemm.tuning_db.queue.batches import BatchTable
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
+
+# How long the answer of a database server is awaited by a request, whose client waits.
+DATABASE_SECONDS = 5.0
 
 
 class ServiceState:
@@ -94,7 +97,7 @@ class ServiceState:
         and the signing key, made where absent. Not ``complete``: without those figures and documents, which takes
         reading all kernels. Raises what open_database does."""
         with ExitStack() as stack:
-            database = stack.enter_context(open_database(settings, REQUEST_SECONDS))
+            database = stack.enter_context(open_database(settings.data, settings.db or None, DATABASE_SECONDS))
             if complete:
                 add_missing_rows(database)
             signer = Signer.load_or_create(settings.signing_key)
