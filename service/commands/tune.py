@@ -19,10 +19,10 @@ from tirgemm._terminal.progress_view import ProgressView, console_view
 from tirgemm._terminal.tables import Table
 from tirgemm._terminal.unused_options import require_unused
 from tirgemm.cli import RegimeOption
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_description
-from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
 from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_summary_text import search_summary_text
@@ -101,7 +101,6 @@ def tune(
     Ctrl-C ends the search with the best kernel so far, certified and written, and exit code 130; a second one drops it.
     """
     from tirgemm.artifact import Trust
-    from tirgemm.errors import InvalidRequest
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.tuned_kernel import TuneRequest
     from tirgemm.tuning.tuned_kernel import tune as run
@@ -194,7 +193,11 @@ def _tune_many(
         stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted),
     ):
         outcomes = sweep(requests, workbench, stop=stop, quiet=as_json)
-    swept = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
+    swept: dict[str, Any] = {
+        "kernels": [describe(outcome.record) for outcome in outcomes if outcome.record is not None],
+        "failed": [{"gemm": str(o.gemm), "error": str(o.error)} for o in outcomes if o.error is not None],
+        "interrupted": stop.is_set(),
+    }
     console.emit(
         as_json,
         swept,
@@ -236,8 +239,6 @@ def _larger(record: KernelRecord, budget: Budget) -> str:
 @contextmanager
 def _unverified_offered(request: TuneRequest) -> Iterator[None]:
     """Where a device is refused because it is only named: say what builds for it nevertheless."""
-    from tirgemm.errors import DeviceUnavailable
-
     try:
         yield
     except DeviceUnavailable as error:
