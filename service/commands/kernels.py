@@ -18,8 +18,8 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_of_document
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_summary_text import search_summary_text
+from tirgemm.service.views.timing_tables import member_table
 from tirgemm.timings import MemberTiming, Timings
 
 if TYPE_CHECKING:
