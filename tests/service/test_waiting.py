@@ -72,7 +72,7 @@ def test_what_a_starting_worker_could_do_waits_for_it_without_holding_anybody_up
         threads = [threading.Thread(target=ask, args=(m,)) for m in range(200, 264)]
         for thread in threads:
             thread.start()
-        until(lambda: service.state.watch._for_worker == len(threads))
+        until(lambda: service.state.watch._worker.followers == len(threads))
         assert service.post(device=CPU.key).json()["id"] == known.id
         assert service.http.get("/v1/jobs").status_code == 200
         assert answers == []
