@@ -37,8 +37,7 @@ class JobsPage(JobList):
 
 class JobPage(BaseModel):
     """A job, with what it has done so far. ``may_change``: whether the caller may cancel it, ``may_ask``: ask for more;
-    the budget that the form offers, and what a request may ask for at most. The page has the ``phases`` in words, and
-    the outlines of the ``marks`` of families and of what failed."""
+    the budget that the form offers, and what a request may ask for at most."""
 
     job: JobDocument
     history: JobHistory
@@ -48,6 +47,7 @@ class JobPage(BaseModel):
     offered_seconds: float
     max_trials: int
     max_seconds: float
+    # For the page: the phases in words, and the outlines of the marks of families and of what failed.
     phases: ClassVar[dict[str, str]] = {phase.value: phase.words for phase in Phase}
     marks: ClassVar[tuple[str, ...]] = MARKS
     failure_marks: ClassVar[dict[str, str]] = FAILURE_MARKS
