@@ -103,9 +103,9 @@ class KernelExplanation:
             "boxes": [box.to_json() for box in self.boxes],
             "memory": {name: value for name, value in memory.items() if name != "symbol"},
             "resources": asdict(self.resources) if self.resources else None,
-            "occupancy": occupancy_document(self.occupancy),
-            "waves": waves_document(self.waves),
-            "opcodes": opcodes_document(self.opcodes),
+            "occupancy": occupancy_document(self.occupancy) if self.occupancy else None,
+            "waves": waves_document(self.waves) if self.waves else None,
+            "opcodes": opcodes_document(self.opcodes) if self.opcodes else None,
             "missing": [asdict(each) for each in self.missing],
         }
 
@@ -185,8 +185,8 @@ class Explanation:
             "alignments": [asdict(each) for each in self.alignments],
             "cut": asdict(self.cut) if self.cut else None,
             "coverage": asdict(self.coverage) if self.coverage else None,
-            "roofline": roofline_document(self.roofline, self.peak_formula, self.clock_mhz),
-            "latency": latency_document(self.latency),
+            "roofline": roofline_document(self.roofline, self.peak_formula, self.clock_mhz) if self.roofline else None,
+            "latency": latency_document(self.latency) if self.latency else None,
             "verdict": self.verdict,
             "timed": self.timed,
             "unknown": [asdict(each) for each in self.unknown],
