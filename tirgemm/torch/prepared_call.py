@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,8 +29,6 @@ from tirgemm.torch.problems import (
     check_plain,
     layout_of,
 )
-
-V = TypeVar("V")
 
 NO_KERNEL = "no kernel"
 SLOWER = "not faster than PyTorch"
@@ -119,7 +117,7 @@ class ProductOperands:
         return each, given, self.alpha, self.act, self.prefer_b, self.invariant, self.dependent_launch
 
 
-class ChoiceCache(Generic[V]):
+class ChoiceCache:
     """Choices by what they depend on, until the table of kernels changes. Safe from several threads.
 
     ``known`` may be read without a lock.
@@ -128,7 +126,7 @@ class ChoiceCache(Generic[V]):
     LIMIT = 4096
 
     def __init__(self) -> None:
-        self.known: dict[Hashable, V] = {}
+        self.known: dict[Hashable, CallChoice] = {}
         self.generation = 0
         self._lock = threading.Lock()
         for table in (TABLE, DEPENDENT_TABLE):
@@ -145,16 +143,16 @@ class ChoiceCache(Generic[V]):
             self.generation += 1
             self.known.clear()
 
-    def keep(self, key: Hashable, value: V, generation: int) -> None:
+    def keep(self, key: Hashable, choice: CallChoice, generation: int) -> None:
         """Keep what was chosen in that generation, unless the table has changed since."""
         with self._lock:
             if generation == self.generation:
                 if len(self.known) >= self.LIMIT:
                     self.known.clear()
-                self.known[key] = value
+                self.known[key] = choice
 
 
-_CHOICES: ChoiceCache[CallChoice] = ChoiceCache()
+_CHOICES = ChoiceCache()
 
 
 def choose(operands: ProductOperands, *, tuned: bool = False) -> CallChoice:

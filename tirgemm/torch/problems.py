@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tirgemm.artifact.arrays import span
+
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 SHORT = {dtype: short for short, dtype in DTYPES.items()}
 # The alignment in bytes that kernels are made for where nobody says otherwise, and that allocators give.
@@ -93,6 +95,5 @@ def check_plain(tensors: Sequence[Tensor]) -> str:
 
 def within_storage(tensor: Tensor) -> bool:
     """Whether the storage of a strided tensor holds all of its elements: it may have been shrunk since."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    end = (tensor.storage_offset() + last + 1) * tensor.itemsize
+    end = (tensor.storage_offset() + span(tensor.shape, tensor.stride())) * tensor.itemsize
     return bool(end <= tensor.untyped_storage().nbytes())

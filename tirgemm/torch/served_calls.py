@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import weakref
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from tirgemm.artifact import tensor_calls
+from tirgemm.artifact.arrays import dense
 from tirgemm.artifact.private_torch import empty_on
 from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
 from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
@@ -126,6 +126,6 @@ def served_call(x: Tensor, weight: Tensor, choice: PreparedCall, *, rows: bool) 
     shape, strides = choice.shape, choice.strides
     if rows:
         shape = (*x.shape[:-1], choice.shape[-1])
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        strides = dense(shape)
     empty, functions = empty_on(weight.device), choice.kernel.functions
     return tensor_calls.call_new(functions, empty, shape, strides, choice.dtype, rows=rows)
