@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from tirgemm.artifact.arrays import span
+from tirgemm.gemm import USUAL_ALIGN
 
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 SHORT = {dtype: short for short, dtype in DTYPES.items()}
-# The alignment in bytes that kernels are made for where nobody says otherwise, and that allocators give.
-ALIGN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ def _leading(outer: int, inner: int, outer_stride: int, inner_stride: int) -> in
 
 
 def aligned(tensors: Sequence[Tensor], least: int) -> int:
-    """The largest power of two up to ALIGN that every address is a multiple of. Raises NotServed below ``least``."""
-    bits = ALIGN
+    """The largest power of two, up to the usual alignment, that divides all addresses. NotServed below ``least``."""
+    bits = USUAL_ALIGN
     for tensor in tensors:
         bits |= tensor.data_ptr()
     align = bits & -bits

@@ -13,15 +13,12 @@ from torch import Tensor
 from tirgemm.artifact import tensor_calls
 from tirgemm.artifact.arrays import dense
 from tirgemm.artifact.private_torch import empty_on
+from tirgemm.gemm import USUAL_ALIGN
 from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
 from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
 
 # Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
 ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
-
-
-# Kernels ask for no more, in bytes.
-_ALIGN = 16
 
 
 class ServedCalls:
@@ -83,7 +80,7 @@ class ServedCalls:
     ) -> None:
         """Keep what computes x, weight and bias, chosen in that generation, unless the table has changed since."""
         weight, bias = tensors[1:]
-        lies = weight.stride(), weight.data_ptr() % _ALIGN
+        lies = weight.stride(), weight.data_ptr() % USUAL_ALIGN
         kind = (weight.shape, lies, weight.dtype, weight.device, bias is None, how)
         with self._lock:
             if generation != self.generation:
@@ -116,7 +113,7 @@ def lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if reason == "strides":
         return bool(weight.is_contiguous())
     if reason == NO_KERNEL:  # which none has for tensors that every kernel could read
-        return not any(tensor.data_ptr() % _ALIGN for tensor in (x, weight, bias) if tensor is not None)
+        return not any(tensor.data_ptr() % USUAL_ALIGN for tensor in (x, weight, bias) if tensor is not None)
     return reason in (SLOWER, "empty operand")
 
 
