@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -14,16 +12,14 @@ from tirgemm.artifact import tensor_calls
 from tirgemm.artifact.arrays import dense
 from tirgemm.artifact.private_torch import empty_on
 from tirgemm.gemm import USUAL_ALIGN
-from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
-from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
+from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall, TableCache
 
 # Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
 ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
 
 
-class ServedCalls:
-    """What computes calls of ``linear`` that were chosen, until the table of kernels changes. Safe from several
-    threads.
+class ServedCalls(TableCache):
+    """What computes calls of ``linear`` that were chosen.
 
     The launcher keeps them, by the weight and the bias, the activation and which kernels may serve the call, all by
     identity, and by the shape of x and whether it is dense. Layers of one kind share them, and a weight that is no
@@ -34,28 +30,10 @@ class ServedCalls:
     ``LIMIT`` kinds: weights may be slices of ever another length.
     """
 
-    LIMIT = 4096
-
     def __init__(self) -> None:
-        self.generation = 0
         self._kinds: dict[Any, int] = {}
         self._alive: dict[int, weakref.ref[Tensor]] = {}
-        # Entered again where memory is collected while it is held.
-        self._lock = threading.RLock()
-        for table in (TABLE, DEPENDENT_TABLE):
-            table.on_change(self.clear)
-        os.register_at_fork(after_in_child=self._unlock_in_child)
-
-    def _unlock_in_child(self) -> None:
-        """The thread that holds the lock, or was to clear, is the parent's."""
-        self._lock = threading.RLock()
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self.generation += 1
-            self._forget_all()
+        super().__init__()
 
     def _forget_all(self) -> None:
         tensor_calls.forget_all()
