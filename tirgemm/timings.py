@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from tirgemm.gemm import REGIMES, Regime
 
@@ -275,7 +275,11 @@ def _value(wanted: Any, raw: Any) -> Any:
     raise ValueError(f"{raw!r:.80} is not of the type {wanted}")
 
 
-@cache
 def _types(part: type) -> dict[str, Any]:
     """The type of each field of a class but ``other``."""
-    return {name: hint for name, hint in get_type_hints(part).items() if name != "other"}
+    if part not in _TYPES:
+        _TYPES[part] = {name: hint for name, hint in get_type_hints(part).items() if name != "other"}
+    return _TYPES[part]
+
+
+_TYPES: Final[dict[type, dict[str, Any]]] = {}

@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Collection, Sequence
 
-from tirgemm._client.http import LOG, ServiceConnection
+from tirgemm._client.api_key import LOG
+from tirgemm._client.http import ServiceConnection
 from tirgemm._client.own_service import own_service_keys
 from tirgemm._client.service_documents import documents
 from tirgemm.artifact import Trust
