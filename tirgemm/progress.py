@@ -65,7 +65,8 @@ class Progress:
 
     ``done`` of ``total`` candidates are recorded, whatever came of them. ``best_us`` and ``default_us`` are the
     search's own times a call, None until there are any. ``seconds_left`` is what is left of the budget, None outside
-    the search. ``kernel`` are the figures of the kernel that came of it, by the race that reports them.
+    the search. ``kernel`` are the figures of the kernel that came of it, by the race that reports them, and
+    ``kernel_config`` is its config.
     """
 
     phase: Phase = Phase.STARTING
@@ -79,6 +80,7 @@ class Progress:
     elapsed: float = 0.0
     seconds_left: float | None = None
     kernel: Timing | None = None
+    kernel_config: str = ""
 
     @property
     def searched(self) -> bool:
@@ -109,14 +111,23 @@ class Progress:
     def standing(self) -> str:
         """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none. At the end of a search it
         is the kernel, by the race that reports its figures; where that is not told, the search's best."""
-        if self.phase is Phase.DONE and self.kernel is not None:
-            name, us, speed = "the kernel takes", self.kernel.median_us, self.kernel.ratio_to("default")
+        if self._ended_in is not None:
+            name, us, speed = "the kernel takes", self._ended_in.median_us, self._ended_in.ratio_to("default")
         elif self.best_us is not None:
             name = "the search's best" if self.phase is Phase.DONE and self.searched else "best"
             us, speed = self.best_us, self.speed
         else:
             return ""
         return f"{name} {us:.2f} us" + (f" ({speed:.2f} x the default)" if speed is not None else "")
+
+    @property
+    def config(self) -> str:
+        """The config of what ``standing`` tells of."""
+        return self.best if self._ended_in is None else self.kernel_config
+
+    @property
+    def _ended_in(self) -> Timing | None:
+        return self.kernel if self.phase is Phase.DONE else None
 
     def __str__(self) -> str:
         if self.phase is Phase.DOWNLOADING:
@@ -200,9 +211,9 @@ class ProgressTracker:
             case Downloaded(bytes=done, total=total):
                 of = f" of {math.ceil(total / 1024)}" if total else ""
                 self._enter(Phase.DOWNLOADING, f"{math.ceil(done / 1024)}{of} KiB")
-            case Done(stored=stored, timings=timings):
+            case Done(stored=stored, timings=timings, config=config):
                 kernel = None if stored or not self._told.searched else _first(timings)
-                self._told = replace(self._told, kernel=kernel)
+                self._told = replace(self._told, kernel=kernel, kernel_config=_printable(config))
                 self._enter(Phase.DONE, "it was in the database" if stored else "")
             case Failed(error=error):
                 self._enter(Phase.FAILED, error or "")
