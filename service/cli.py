@@ -23,88 +23,43 @@ BAD_INPUT = 2
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command by the module and name of its function (or Typer app), with the extras that it needs."""
+    """A command with the extras that it needs. Its module has its name in ``package``; what runs is the Typer ``app``
+    of that, else the function of the same name."""
 
     name: str
-    target: str
     extras: tuple[str, ...]
     summary: str
+    package: str = "tirgemm.service.commands"
 
 
+CLIENT = "tirgemm._commands"
 COMMANDS = (
-    Command("tune", "tirgemm.service.commands.tune:tune", ("tune",), "Tune GEMM on a device of this machine."),
-    Command(
-        "explain",
-        "tirgemm.service.commands.explain:explain",
-        ("tune",),
-        "Tell why a kernel is as fast as it is, without a GPU.",
-    ),
-    Command(
-        "candidates",
-        "tirgemm.service.commands.candidates:candidates",
-        ("tune",),
-        "List every recorded candidate of GEMM with its time.",
-    ),
-    Command("compare", "tirgemm.service.commands.compare:compare", ("client",), "Compare two artifacts, knob by knob."),
-    Command(
-        "reproduce",
-        "tirgemm.service.commands.reproduce:reproduce",
-        ("tune",),
-        "Build a kernel again, and say whether its hash and its figure hold.",
-    ),
-    Command("show", "tirgemm.service.commands.show:show", ("client",), "Show what an artifact is, or its source."),
-    Command(
-        "export", "tirgemm.service.commands.export:export", ("client",), "Write a kernel as a single-file library."
-    ),
-    Command("trust", "tirgemm.service.commands.trust:app", ("client",), "Say whose kernels are accepted."),
-    Command(
-        "serve",
-        "tirgemm.service.commands.serve:serve",
-        ("tune", "service"),
-        "Run the service, with a worker beside it.",
-    ),
-    Command("worker", "tirgemm.service.commands.worker:worker", ("tune", "service"), "Run a worker of a service."),
-    Command(
-        "bench", "tirgemm.service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."
-    ),
-    Command("ladder", "tirgemm.service.commands.ladder:ladder", ("tune",), "Measure the simt ladder, rung by rung."),
-    Command(
-        "jobs",
-        "tirgemm._commands.jobs:app",
-        ("client",),
-        "List, watch, cancel, retry and reorder the tuning jobs of a service.",
-    ),
+    Command("tune", ("tune",), "Tune GEMM on a device of this machine."),
+    Command("explain", ("tune",), "Tell why a kernel is as fast as it is, without a GPU."),
+    Command("candidates", ("tune",), "List every recorded candidate of GEMM with its time."),
+    Command("compare", ("client",), "Compare two artifacts, knob by knob."),
+    Command("reproduce", ("tune",), "Build a kernel again, and say whether its hash and its figure hold."),
+    Command("show", ("client",), "Show what an artifact is, or its source."),
+    Command("export", ("client",), "Write a kernel as a single-file library."),
+    Command("trust", ("client",), "Say whose kernels are accepted."),
+    Command("serve", ("tune", "service"), "Run the service, with a worker beside it."),
+    Command("worker", ("tune", "service"), "Run a worker of a service."),
+    Command("bench", ("tune",), "Measure a suite of shapes into a results file."),
+    Command("ladder", ("tune",), "Measure the simt ladder, rung by rung."),
+    Command("jobs", ("client",), "List, watch, cancel, retry and reorder the tuning jobs of a service.", CLIENT),
     Command(
         "batches",
-        "tirgemm._commands.batches:app",
         ("client",),
         "Submit, list, watch and cancel batches of a service: problems that are tuned together.",
+        CLIENT,
     ),
-    Command("lock", "tirgemm._commands.lock:lock", ("client",), "Write down the artifacts that a deployment uses."),
+    Command("lock", ("client",), "Write down the artifacts that a deployment uses.", CLIENT),
+    Command("kernels", ("client",), "List, show, pin and delete kernels of a service or of a tuning database."),
+    Command("keys", ("tune",), "Make, list and revoke the API keys of a service; list its audit log."),
     Command(
-        "kernels",
-        "tirgemm.service.commands.kernels:app",
-        ("client",),
-        "List, show, pin and delete kernels of a service or of a tuning database.",
+        "signing", ("client",), "List, rotate and revoke the keys that artifacts are signed with; revoke artifacts."
     ),
-    Command(
-        "keys",
-        "tirgemm.service.commands.keys:app",
-        ("tune",),
-        "Make, list and revoke the API keys of a service; list its audit log.",
-    ),
-    Command(
-        "signing",
-        "tirgemm.service.commands.signing:app",
-        ("client",),
-        "List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.",
-    ),
-    Command(
-        "db",
-        "tirgemm.service.commands.db:app",
-        ("tune",),
-        "Inspect, export, import, merge, prune and back up the tuning database.",
-    ),
+    Command("db", ("tune",), "Inspect, export, import, merge, prune and back up the tuning database."),
 )
 
 
@@ -184,8 +139,8 @@ def _as_typer_runs_it(command: Command, *, is_lenient: bool) -> Any:
     if is_lenient:
         target: Any = _placeholder(command)
     else:
-        module, _, name = command.target.partition(":")
-        target = getattr(import_module(module), name)
+        module = import_module(f"{command.package}.{command.name}")
+        target = getattr(module, "app", None) or getattr(module, command.name)
     if isinstance(target, typer.Typer):
         group = typer.main.get_command(adopt(target))
         group.name = command.name

@@ -1,5 +1,5 @@
-"""Token buckets: so many requests a second, with bursts of as many; and the buckets of all keys, in memory that several
-processes may share."""
+"""Token buckets of API keys: so many requests a second, with bursts of as many; in memory that several processes may
+share."""
 
 from __future__ import annotations
 
@@ -8,25 +8,6 @@ import math
 import mmap
 import struct
 from functools import lru_cache
-
-
-class TokenBucket:
-    """``rate`` tokens a second, of which at most ``rate`` (at least 1) are kept. Times are seconds of any one clock."""
-
-    def __init__(self, rate: float, now: float, tokens: float | None = None) -> None:
-        self.rate = rate
-        self._most = max(1.0, rate)
-        self.tokens = self._most if tokens is None else tokens
-        self.at = now
-
-    def take(self, now: float) -> int:
-        """Take a token: 0, or where there is none the whole seconds until there is one again, at least 1."""
-        self.tokens = min(self._most, self.tokens + max(0.0, now - self.at) * self.rate)
-        self.at = now
-        if self.tokens >= 1:
-            self.tokens -= 1
-            return 0
-        return max(1, math.ceil((1 - self.tokens) / self.rate))
 
 
 class SharedBuckets:
@@ -45,12 +26,14 @@ class SharedBuckets:
         self._start = start
 
     def take(self, key_id: str, rate: float, now: float) -> int:
-        """As ``TokenBucket.take`` from the bucket of a key, full where its rate is new."""
-        mark = _mark(key_id)
+        """Take a token from the bucket of a key: 0, or where there is none the whole seconds until there is one again,
+        at least 1. It gets ``rate`` tokens a second and keeps as many, at least 1; where the rate is new it is full.
+        ``now`` is in seconds of any one clock."""
+        mark, most = _mark(key_id), max(1.0, rate)
         place, had, tokens, at = self._find(mark)
-        bucket = TokenBucket(rate, at, tokens) if had == rate else TokenBucket(rate, now)
-        seconds = bucket.take(now)
-        self._SLOT.pack_into(self._memory, place, mark, rate, bucket.tokens, bucket.at)
+        tokens = min(most, tokens + max(0.0, now - at) * rate) if had == rate else most
+        seconds = 0 if tokens >= 1 else max(1, math.ceil((1 - tokens) / rate))
+        self._SLOT.pack_into(self._memory, place, mark, rate, tokens - (seconds == 0), now)
         return seconds
 
     def _find(self, mark: int) -> tuple[int, float, float, float]:

@@ -16,6 +16,7 @@ from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
 from tirgemm._terminal.tables import Table
 from tirgemm._terminal.unused_options import require_unused
+from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import ProgressTracker
@@ -96,7 +97,6 @@ def bench(
     from tirgemm.bench.suite_run import Bench, BenchOptions, Work
     from tirgemm.bench.suites import benchmarks_folder, suite_named
     from tirgemm.detect import device as detect
-    from tirgemm.errors import InvalidRequest
     from tirgemm.tuning.process.interrupts import stop_on_interrupt
     from tirgemm.tuning.workbench import Workbench
 
@@ -204,7 +204,6 @@ def _told_of_interrupt() -> None:
 
 def _regimes(text: str) -> list[Regime]:
     """Distinct regimes in the order given. Raises InvalidRequest."""
-    from tirgemm.errors import InvalidRequest
 
     regimes = list(dict.fromkeys(map(regime_named, names_of(text))))
     if not regimes:

@@ -12,9 +12,9 @@ from tirgemm._terminal.console import Json
 from tirgemm.cli import RegimeOption, TrustOption, trust_of
 from tirgemm.gemm import regime_named
 from tirgemm.service.commands.tune import Data, LockDir, Url
+from tirgemm.service.explain.tables import Section, count, row, table
 
 if TYPE_CHECKING:
-    from tirgemm.service.explain.tables import Section
     from tirgemm.service.views.comparison import Comparison
 
 
@@ -51,8 +51,6 @@ def sections(comparison: Comparison) -> Iterator[Section]:
 
 
 def _what(comparison: Comparison) -> Section:
-    from tirgemm.service.explain.tables import row, table
-
     sides = (comparison.a, comparison.b)
     manifests = [side.package.manifest for side in sides]
     rows = [
@@ -70,8 +68,6 @@ def _what(comparison: Comparison) -> Section:
 
 
 def _knobs(comparison: Comparison) -> Section:
-    from tirgemm.service.explain.tables import Section, row, table
-
     rows = [
         row(each.knob, "-" if each.kernel is None else str(each.kernel), "-" if each.other is None else str(each.other))
         for each in comparison.differences
@@ -82,7 +78,6 @@ def _knobs(comparison: Comparison) -> Section:
 
 
 def _times(comparison: Comparison) -> Section:
-    from tirgemm.service.explain.tables import row, table
     from tirgemm.service.views.comparison import verdict
 
     rows = []
@@ -99,8 +94,6 @@ def _times(comparison: Comparison) -> Section:
 
 
 def _code(comparison: Comparison) -> Section:
-    from tirgemm.service.explain.tables import count, row, table
-
     one, two = comparison.code
     pairs: list[tuple[str, int | None, int | None]] = [("bytes of code and data", one.nbytes, two.nbytes)]
     figures = [dict(code.figures) for code in comparison.code]

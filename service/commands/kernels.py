@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,11 +18,12 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_of_document
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_summary_text import search_summary_text
+from tirgemm.service.views.timing_tables import member_table
 from tirgemm.timings import MemberTiming, Timings
 
 if TYPE_CHECKING:
+    from tirgemm.client import Client
     from tirgemm.tuning_db import Database, SqlStore
 
 app = console.command_group(
@@ -32,18 +33,6 @@ ServiceUrl = Annotated[str | None, typer.Option("--url", help="A service; by def
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel, by its id.")]
 KernelIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Kernels, by their ids.")]
 Document = dict[str, Any]
-
-
-class KernelCatalog(Protocol):
-    """Kernels as the API's documents, wherever they are: a ``Client`` has them of a service."""
-
-    def kernels(self, limit: int, *, gemm: str | None, device: str | None, regime: Regime | None) -> list[Document]: ...
-
-    def kernel_document(self, kernel_id: str) -> Document: ...
-
-    def delete(self, kernel_id: str) -> None: ...
-
-    def pin(self, kernel_id: str, *, pinned: bool) -> Document: ...
 
 
 @app.command("list")
@@ -186,7 +175,7 @@ def _figures(kernel: Document, regime: Regime) -> tuple[str, str]:
 
 
 @contextmanager
-def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[KernelCatalog]:
+def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[Client | _Stored]:
     """Those of the service at ``url`` where that is given, else those of a database, which must be there."""
     if url is not None:
         # What only a variable says is where this machine's database is.
@@ -208,7 +197,7 @@ def _kernels(url: str | None, data: Path | None, db: str | None) -> Iterator[Ker
 
 
 class _Stored:
-    """Kernels of a tuning database."""
+    """Kernels of a tuning database as the API's documents, as a ``Client`` has them of a service."""
 
     def __init__(self, database: Database, store: SqlStore) -> None:
         self._database = database

@@ -15,6 +15,7 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.unused_options import require_unused
 from tirgemm.cli import RegimeOption
+from tirgemm.errors import InvalidRequest, Unsupported
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.service.commands.bench import names_of
 from tirgemm.service.commands.tune import Data, LockDir, Url
@@ -85,30 +86,17 @@ def ladder(
     from tirgemm.bench.ladder_report import described
 
     check_output(html, "--html")
+    measured = {"--output": out, "--recorded": recorded, "--baselines": baselines, "--resume": resume}
     if from_results is not None:
-        require_unused(
-            "--from-results measures nothing",
-            ("--dry-run", dry_run),
-            ("--suite", suite),
-            ("--device", device),
-            ("--output", out),
-            ("--recorded", recorded),
-            ("--baselines", baselines),
-            ("--resume", resume),
-        )
+        others = {"--dry-run": dry_run, "--suite": suite, "--device": device}
+        require_unused("--from-results measures nothing", *(others | measured).items())
         wanted = None if (m, n, k) == (None, None, None) else _problems(m, n, k, dtype, layout, alpha_beta, None)
         _emit([_of_file(stored, wanted) for stored in _stored_ladders(from_results, wanted)], html, as_json)
         return
     gemms = _problems(m, n, k, dtype, layout, alpha_beta, suite)
     asked = regime_named(regime)
     if dry_run:
-        require_unused(
-            "--dry-run measures nothing",
-            ("--output", out),
-            ("--recorded", recorded),
-            ("--baselines", baselines),
-            ("--resume", resume),
-        )
+        require_unused("--dry-run measures nothing", *measured.items())
     elif suite is None and out is None:
         require_unused("without --suite or --output there is no file to go on with", ("--resume", resume))
     target = _target(device, dry_run)
@@ -178,7 +166,6 @@ def _emit(groups: list[PlacedLadders], html: Path | None, as_json: bool) -> None
 def _stored_ladders(where: str, wanted: list[Gemm] | None) -> list[StoredLadder]:
     """The stored ladders that have one of the ``wanted`` problems, or any. Raises InvalidRequest where none has."""
     from tirgemm.bench.ladder_results import stored_ladders
-    from tirgemm.errors import InvalidRequest
 
     stored = stored_ladders(where)
     having = [each for each in stored if wanted is None or set(wanted) & set(each.gemms)]
@@ -199,7 +186,6 @@ def _problems(
 ) -> list[Gemm]:
     """Raises InvalidRequest, InvalidGemm."""
     from tirgemm.bench.suites import suite_named
-    from tirgemm.errors import InvalidRequest
 
     if suite is not None:
         if m is not None:
@@ -219,7 +205,6 @@ def _problems(
 def _target(name: str | None, dry_run: bool) -> Device:
     """The GPU; for a dry run any architecture, by default the first GPU or an H200. Raises Unsupported."""
     from tirgemm.detect import device as detect
-    from tirgemm.errors import Unsupported
     from tirgemm.hardware import ARCHITECTURES, named_device
 
     if dry_run and name is None and detect(None).kind != "cuda":

@@ -12,11 +12,10 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.plain_text import plain
 from tirgemm._terminal.tables import Fields, Table
 from tirgemm.cli import TrustOption, trust_of
-from tirgemm.gemm import REGIMES
 from tirgemm.progress import role_name
 from tirgemm.service.commands.tune import Data, Url
-from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_summary_text import search_summary_text
+from tirgemm.service.views.timing_tables import member_table, timing_table
 
 if TYPE_CHECKING:
     from tirgemm.service.views.artifact_file import OpenedArtifact
@@ -111,7 +110,7 @@ def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
     ]
     console.out.print(plain(opened.where), style="bold")
     console.out.print(Fields([(name, plain(value)) for name, value in fields], indent=2))
-    timings = _timings(opened)
+    timings = timing_table(manifest.timings, manifest.gemm.flops, indent=2, samples=True)
     if timings.rows:
         console.out.print()
         console.out.print(timings)
@@ -163,24 +162,3 @@ def _launches(opened: OpenedArtifact) -> list[str]:
             words += f", {registers[kernel.symbol]} registers a thread" if kernel.symbol in registers else ""
         launches.append(words)
     return launches
-
-
-def _timings(opened: OpenedArtifact) -> Table:
-    """A row for each regime: the time, and how the baselines of the same run compare."""
-    manifest = opened.package.manifest
-    measured = {regime: timing for regime in REGIMES if (timing := manifest.timings.of(regime))}
-    names = sorted({name for timing in measured.values() for name in timing.baselines})
-    table = Table(
-        "regime", ">us a call", ">TFLOP/s", *(f">speed against {name}" for name in names), ">samples", indent=2
-    )
-    for regime, timing in measured.items():
-        us = timing.median_us
-        ratios = [timing.ratio_to(name) for name in names]
-        table.add_row(
-            plain(regime),
-            f"{us:.2f}",
-            f"{manifest.gemm.flops / us / 1e6:.3g}",
-            *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios),
-            "" if timing.samples is None else str(timing.samples),
-        )
-    return table

@@ -25,7 +25,10 @@ app = console.command_group("List, rotate and revoke the keys that artifacts are
 @app.command("list")
 def list_keys(data: Data = None, as_json: Json = False) -> None:
     """The valid keys, the current one first, and what is revoked."""
-    _tell(_keys(data), as_json)
+    from tirgemm.artifact.signing_keys import SigningKeys
+    from tirgemm.tuning_db.data_folder import require_signing_key
+
+    _tell(SigningKeys(require_signing_key(data)), as_json)
 
 
 @app.command()
@@ -56,13 +59,6 @@ def revoke(
         keys.revoke(what, reason)
         _tell(keys, as_json)
     _note(keys, "signing revoke", what)
-
-
-def _keys(data: Path | None) -> SigningKeys:
-    from tirgemm.artifact.signing_keys import SigningKeys
-    from tirgemm.tuning_db.data_folder import require_signing_key
-
-    return SigningKeys(require_signing_key(data))
 
 
 @contextmanager

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tirgemm._terminal import console
+from tirgemm.errors import InvalidRequest, TirgemmError
 from tirgemm.events import CandidateRecorded, Event
-from tirgemm.gemm import Regime
+from tirgemm.gemm import Gemm, Range, Regime
 
 if TYPE_CHECKING:
-    from tirgemm.gemm import Gemm
     from tirgemm.tuning.sweep import Outcome
     from tirgemm.tuning.tune import Tuning
     from tirgemm.tuning.tuned_kernel import TuneRequest
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 def problems(gemms: Sequence[str], suites: Sequence[str]) -> list[Gemm]:
     """The problems that are named and those of the suites, each once. Raises InvalidGemm, InvalidRequest."""
     from tirgemm.bench.suites import suite_named
-    from tirgemm.errors import InvalidRequest
-    from tirgemm.gemm import Gemm
 
     named = [Gemm.parse(text) for text in gemms]
     named += [gemm for name in suites for gemm in suite_named(name).gemms]
@@ -38,8 +36,6 @@ def sweep(
     requests: Sequence[TuneRequest], workbench: Workbench, *, stop: threading.Event, quiet: bool
 ) -> list[Outcome]:
     """Tune every problem that the store does not answer yet, all with one budget; a line for each as it is done."""
-    from tirgemm.errors import TirgemmError
-    from tirgemm.gemm import Range
     from tirgemm.tuning.set_tuning import tuning_class
     from tirgemm.tuning.sweep import Outcome, Sweep
     from tirgemm.tuning.tuned_kernel import stored
@@ -96,14 +92,6 @@ def sweep(
             except TirgemmError as error:
                 on_outcome(Outcome(tuning.gemm, error=error))
     return outcomes
-
-
-def document(outcomes: Sequence[Outcome], describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    """The outcomes as one JSON object."""
-    return {
-        "kernels": [describe(outcome.record) for outcome in outcomes if outcome.record is not None],
-        "failed": [{"gemm": str(o.gemm), "error": str(o.error)} for o in outcomes if o.error is not None],
-    }
 
 
 def _line(outcome: Outcome, regime: Regime) -> str:

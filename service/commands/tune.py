@@ -16,16 +16,15 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.folder_option import data_folder, folder_of_locks
 from tirgemm._terminal.output_file import check_output
 from tirgemm._terminal.progress_view import ProgressView, console_view
-from tirgemm._terminal.tables import Table
 from tirgemm._terminal.unused_options import require_unused
 from tirgemm.cli import RegimeOption
+from tirgemm.errors import DeviceUnavailable, InvalidRequest
 from tirgemm.events import Event, SearchStarted
 from tirgemm.gemm import REGIMES
 from tirgemm.progress import ProgressTracker, role_description
-from tirgemm.service.commands.sweep import document as sweep_document
 from tirgemm.service.commands.sweep import problems, sweep
-from tirgemm.service.views.member_table import member_table
 from tirgemm.service.views.search_summary_text import search_summary_text
+from tirgemm.service.views.timing_tables import member_table, timing_table
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning_db.data_folder import open_store, signer
 
@@ -101,7 +100,6 @@ def tune(
     Ctrl-C ends the search with the best kernel so far, certified and written, and exit code 130; a second one drops it.
     """
     from tirgemm.artifact import Trust
-    from tirgemm.errors import InvalidRequest
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.tuned_kernel import TuneRequest
     from tirgemm.tuning.tuned_kernel import tune as run
@@ -194,7 +192,11 @@ def _tune_many(
         stop_on_interrupt(stop, acknowledge, force_exit=console.leave_interrupted),
     ):
         outcomes = sweep(requests, workbench, stop=stop, quiet=as_json)
-    swept = sweep_document(outcomes, describe) | {"interrupted": stop.is_set()}
+    swept: dict[str, Any] = {
+        "kernels": [describe(outcome.record) for outcome in outcomes if outcome.record is not None],
+        "failed": [{"gemm": str(o.gemm), "error": str(o.error)} for o in outcomes if o.error is not None],
+        "interrupted": stop.is_set(),
+    }
     console.emit(
         as_json,
         swept,
@@ -236,8 +238,6 @@ def _larger(record: KernelRecord, budget: Budget) -> str:
 @contextmanager
 def _unverified_offered(request: TuneRequest) -> Iterator[None]:
     """Where a device is refused because it is only named: say what builds for it nevertheless."""
-    from tirgemm.errors import DeviceUnavailable
-
     try:
         yield
     except DeviceUnavailable as error:
@@ -261,20 +261,12 @@ def _stopped_by_interrupt(view: ProgressView) -> Iterator[threading.Event]:
 
 
 def _show(record: KernelRecord) -> None:
-    table = Table("regime", ">us a call", ">TFLOP/s", title=f"{record.gemm} on {record.device.model}: {record.config}")
-    timings = {regime: timing for regime in REGIMES if (timing := record.timings.of(regime))}
-    names = sorted({name for timing in timings.values() for name in timing.baselines})
-    for name in names:
-        table.add_column(f">speed against {name}")
-    for regime, timing in timings.items():
-        us = timing.median_us
-        ratios = [timing.ratio_to(name) for name in names]
-        words = [f"{ratio:.3f}" if ratio else "-" for ratio in ratios]
-        table.add_row(regime, f"{us:.2f}", f"{record.gemm.flops / us / 1e6:.3g}", *words)
-    console.out.print(table)
+    title = f"{record.gemm} on {record.device.model}: {record.config}"
+    console.out.print(timing_table(record.timings, record.gemm.flops, title=title))
     if record.timings.members:
         console.out.print(member_table(record.timings.members))
-    if busy := next((timing.busy for timing in timings.values() if timing.busy), None):
+    timings = filter(None, map(record.timings.of, REGIMES))
+    if busy := next((timing.busy for timing in timings if timing.busy), None):
         console.out.print(busy, style="yellow")
     passed = record.certificate is not None and record.certificate.passed
     default = record.timings.default == str(record.config)

@@ -155,10 +155,7 @@ def repair(data: Data = None, db: Url = None, as_json: Json = False) -> None:
     with ProcessLock(file.with_name(SERVER_LOCK), f"data folder {file.parent}"):
         done = repair_database(file, file.parent)
 
-    def show() -> None:
-        console.out.print(str(done), markup=False, soft_wrap=True)
-
-    console.emit(as_json, done.to_json(), show)
+    console.emit(as_json, done.to_json(), lambda: console.out.print(str(done), markup=False, soft_wrap=True))
 
 
 def age_seconds(text: str) -> float:

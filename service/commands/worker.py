@@ -17,6 +17,8 @@ from tirgemm.service.commands import service_options as options
 SUPERVISED_WAIT_SECONDS = 20.0
 # The exit code of one whose main thread hangs.
 HUNG = 70
+# How long the answer of a database server is awaited.
+DATABASE_SECONDS = 30.0
 _REPAIRS = "its server repairs it while no worker has it open; start this worker again"
 
 
@@ -50,13 +52,12 @@ def worker(
     from tirgemm.service.jobs.process import on_termination
     from tirgemm.service.jobs.worker import Worker
     from tirgemm.service.log_lines import log_to_stderr
-    from tirgemm.service.service_database import open_database
     from tirgemm.service.settings import Settings
     from tirgemm.service.traces import traces_of
     from tirgemm.tuning.budget import Budget
     from tirgemm.tuning.process.child_rpc import die_with
     from tirgemm.tuning_db import JobQueue
-    from tirgemm.tuning_db.data_folder import require_database
+    from tirgemm.tuning_db.data_folder import open_database, require_database
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
     from tirgemm.tuning_db.upkeep.repair_files import is_repair_due
 
@@ -84,7 +85,7 @@ def worker(
         with (
             traces_of(settings, "tirgemm-worker"),
             ProcessLock(settings.worker_lock, "the worker's place on this machine", wait_s=wait_s, for_all=True),
-            open_database(settings) as database,
+            open_database(settings.data, settings.db or None, DATABASE_SECONDS) as database,
         ):
             store = LayeredStore(database)
             signer = Signer.load_or_create(settings.signing_key)

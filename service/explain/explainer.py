@@ -6,15 +6,16 @@ waits for that nor has these in it, and a compiler that crashes ends the other p
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
-from tirgemm.errors import AnalysisFailed, Cancelled
-from tirgemm.service.admission import Admission
+from tirgemm.errors import AnalysisFailed, Cancelled, QueueFull
 from tirgemm.service.explain.child import explained_page
 from tirgemm.service.explain.stored_kernel import StoredKernelInput
 from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess, ChildTimedOut
@@ -38,7 +39,9 @@ class Explainer:
     """
 
     def __init__(self, waiting: int = _MOST_WAITING) -> None:
-        self._admission = Admission(1, waiting)
+        self._asking = asyncio.Semaphore(1)
+        self._most_waiting = waiting
+        self._waiting = 0
         # A request that was cancelled leaves its thread at work: the next one waits for it here.
         self._using = threading.Lock()
         self._child: ChildProcess | None = None
@@ -59,7 +62,7 @@ class Explainer:
         Cancelled.
         """
         if key not in self._known:
-            async with self._admission.turn():
+            async with self._turn():
                 # Who was before may have asked for the same.
                 if key not in self._known:
                     self._known[key] = await run_in_threadpool(self._ask, what, function, arguments)
@@ -68,6 +71,21 @@ class Explainer:
             self._known.popitem(last=False)
         result: T = self._known[key]
         return result
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for a turn and hold it for the block. Raises QueueFull where as many wait as may."""
+        if self._asking.locked() and self._waiting >= self._most_waiting:
+            raise QueueFull(f"{self._waiting} requests wait for such work, which is the limit; ask again later")
+        self._waiting += 1
+        try:
+            await self._asking.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._asking.release()
 
     def _ask(self, what: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
         with self._using:

@@ -17,7 +17,7 @@ class AbsoluteForm:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = _TARGET.fullmatch(scope.get("raw_path") or b"") if scope["type"] == "http" else None
+        match = _TARGET.fullmatch(scope.get("raw_path") or b"")
         if match is not None:
             host, path = match[1], match[2] or b"/"
             headers = [(b"host", host), *((name, value) for name, value in scope["headers"] if name != b"host")]

@@ -31,7 +31,7 @@ class AnswerKnownKernels:
         self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
+        if scope["path"] != PATH or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])

@@ -92,7 +92,18 @@ class BatchSummary(BaseModel):
 
     @classmethod
     def of(cls, batch: BatchTotals) -> BatchSummary:
-        return cls(**_summary(batch))
+        return cls(
+            id=batch.id,
+            status=batch.status,
+            asked=batch.asked,
+            states=dict(batch.states),
+            gain=GainBody(geomean=batch.gain, kernels=batch.kernels),
+            budget=batch.budget,
+            spent=batch.spent,
+            created_at=batch.created_at,
+            cancelled_at=batch.cancelled_at,
+            links={"self": f"/v1/batches/{batch.id}", "events": f"/v1/batches/{batch.id}/events"},
+        )
 
 
 class BatchDocument(BatchSummary):
@@ -102,7 +113,7 @@ class BatchDocument(BatchSummary):
 
     @classmethod
     def with_items(cls, batch: Batch) -> BatchDocument:
-        return cls(**_summary(batch), items=[BatchItemBody.of(item) for item in batch.items])
+        return cls(**dict(BatchSummary.of(batch)), items=[BatchItemBody.of(item) for item in batch.items])
 
 
 class BatchList(BaseModel):
@@ -113,18 +124,3 @@ class BatchList(BaseModel):
 
 
 BatchEventKind = Literal["progress", EndedBatchStatus]
-
-
-def _summary(batch: BatchTotals) -> dict[str, Any]:
-    return {
-        "id": batch.id,
-        "status": batch.status,
-        "asked": batch.asked,
-        "states": batch.states,
-        "gain": GainBody(geomean=batch.gain, kernels=batch.kernels),
-        "budget": batch.budget,
-        "spent": batch.spent,
-        "created_at": batch.created_at,
-        "cancelled_at": batch.cancelled_at,
-        "links": {"self": f"/v1/batches/{batch.id}", "events": f"/v1/batches/{batch.id}/events"},
-    }

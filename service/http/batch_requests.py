@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tirgemm.detect import check_fits
 from tirgemm.device import Device
@@ -29,15 +29,6 @@ from tirgemm.tuning_db.queue.budget_shares import shares
 
 # How long the expected gains of one batch may be estimated for.
 ESTIMATE_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class _Problems:
-    """What a batch asks for on one device, each problem once, and the kernels that are known."""
-
-    gemms: list[Gemm]
-    device: Device
-    known: list[KernelRecord | None]
 
 
 def answer_batch(
@@ -71,9 +62,10 @@ def answer_batch(
             check_fits(gemm, device)
             supporting(gemm, device)
     times = Counter(asked)
-    gemms = list(times)
-    known = [known_kernel(state, gemm, device.key, body.regime, other_devices=body.other_devices) for gemm in gemms]
-    wanted = _wanted(state, body, _Problems(gemms, device, known))
+    known = {
+        gemm: known_kernel(state, gemm, device.key, body.regime, other_devices=body.other_devices) for gemm in times
+    }
+    wanted = _wanted(state, body, device, known)
     if any(one.kernel_id is None for one in wanted):
         if patient and not workers:
             return None
@@ -116,18 +108,19 @@ def _named(number: int, body: BatchRequest) -> Iterator[None]:
         raise Problem(error.status, f"{place}: {error}", error.code) from error
 
 
-def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> list[WantedProblem]:
-    """Each problem as the batch takes it: a hit, or a job with its share of the budget."""
+def _wanted(
+    state: ServiceState, body: BatchRequest, device: Device, known: Mapping[Gemm, KernelRecord | None]
+) -> list[WantedProblem]:
+    """Each problem, beside which is the kernel that is known, as the batch takes it: a hit, or a job with its share of
+    the budget."""
     usual = Budget.of(body.effort)
     priority, window = body.queue.priority, Window.parse(body.queue.window) if body.queue.window else None
-    gains = headrooms(
-        list(zip(problems.gemms, problems.known, strict=True)), problems.device, body.regime, ESTIMATE_SECONDS
-    )
+    gains = headrooms(list(known.items()), device, body.regime, ESTIMATE_SECONDS)
     wanted = [
         WantedProblem(
             JobRequest(
                 gemm,
-                problems.device,
+                device,
                 body.regime,
                 min(usual.trials, state.settings.max_trials),
                 min(usual.seconds, state.settings.max_seconds),
@@ -141,7 +134,7 @@ def _wanted(state: ServiceState, body: BatchRequest, problems: _Problems) -> lis
             kernel.id if kernel is not None and is_answer(kernel, usual, named=False) else None,
             kernel.id if kernel is not None and kernel.role == "tuned" else None,
         )
-        for gemm, kernel, gain in zip(problems.gemms, problems.known, gains, strict=True)
+        for (gemm, kernel), gain in zip(known.items(), gains, strict=True)
     ]
     return _shared(state, body, wanted)
 

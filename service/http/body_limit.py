@@ -30,9 +30,6 @@ class BodyLimit:
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         limit = self.longer.get((scope["method"], scope["path"]), self.limit)
         too_long = ("body_too_large", f"the body is over {limit} bytes, which is the limit")
         announced = dict(scope["headers"]).get(b"content-length", b"0")

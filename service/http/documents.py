@@ -182,7 +182,30 @@ class JobSummary(BaseModel):
 
     @classmethod
     def of(cls, job: Job) -> JobSummary:
-        return cls(**_summary(job))
+        request = job.request
+        links = {"self": f"/v1/jobs/{job.id}", "events": f"/v1/jobs/{job.id}/events"}
+        for name, kernel_id in (("fallback", job.fallback_id), ("kernel", job.kernel_id)):
+            if kernel_id:
+                links[name] = f"/v1/kernels/{kernel_id}"
+        if job.batch_id:
+            links["batch"] = f"/v1/batches/{job.batch_id}"
+        same = ("id", "status", "attempts", "retries", "retry_reason", "created_at")
+        same_of_request = ("regime", "effort", "seed", "verify", "other_devices", "priority")
+        return cls(
+            **{name: getattr(job, name) for name in same},
+            **{name: getattr(request, name) for name in same_of_request},
+            gemm=str(request.gemm),
+            device=DeviceBody.of(request.device),
+            budget=BudgetBody(trials=request.trials, seconds=request.seconds),
+            fallback_id=job.fallback_id or None,
+            kernel_id=job.kernel_id or None,
+            error=JobError.of(job.error) if job.error else None,
+            window=str(request.window) if request.window else None,
+            batch=job.batch_id,
+            started_at=job.started_at or None,
+            finished_at=job.finished_at or None,
+            links=links,
+        )
 
 
 class JobDocument(JobSummary):
@@ -194,37 +217,10 @@ class JobDocument(JobSummary):
     @classmethod
     def with_kernels(cls, job: Job, fallback: KernelRecord | None, kernel: KernelRecord | None) -> JobDocument:
         return cls(
-            **_summary(job),
+            **dict(JobSummary.of(job)),
             fallback=KernelDocument.of(fallback) if fallback else None,
             kernel=KernelDocument.of(kernel) if kernel else None,
         )
-
-
-def _summary(job: Job) -> dict[str, Any]:
-    request = job.request
-    links = {"self": f"/v1/jobs/{job.id}", "events": f"/v1/jobs/{job.id}/events"}
-    for name, kernel_id in (("fallback", job.fallback_id), ("kernel", job.kernel_id)):
-        if kernel_id:
-            links[name] = f"/v1/kernels/{kernel_id}"
-    if job.batch_id:
-        links["batch"] = f"/v1/batches/{job.batch_id}"
-    return {
-        **{name: getattr(job, name) for name in ("id", "status", "attempts", "retries", "retry_reason", "created_at")},
-        "gemm": str(request.gemm),
-        "device": DeviceBody.of(request.device),
-        **{
-            name: getattr(request, name) for name in ("regime", "effort", "seed", "verify", "other_devices", "priority")
-        },
-        "budget": BudgetBody(trials=request.trials, seconds=request.seconds),
-        "fallback_id": job.fallback_id or None,
-        "kernel_id": job.kernel_id or None,
-        "error": JobError.of(job.error) if job.error else None,
-        "window": str(request.window) if request.window else None,
-        "batch": job.batch_id,
-        "started_at": job.started_at or None,
-        "finished_at": job.finished_at or None,
-        "links": links,
-    }
 
 
 class PendingDocument(BaseModel):

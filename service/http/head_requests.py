@@ -12,7 +12,7 @@ class HeadRequests:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
+        if scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return
         # A range is of the body that GET would send: HEAD has none (RFC 9110, 14.2).

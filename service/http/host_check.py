@@ -45,7 +45,7 @@ class HostCheck:
         self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refusal(scope) if scope["type"] == "http" else None
+        refused = self._refusal(scope)
         if refused is None:
             await self.app(scope, receive, send)
             return

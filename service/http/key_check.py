@@ -34,9 +34,6 @@ class KeyCheck:
         self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         request = _CheckedRequest(scope, self.state.access)
 
         async def send_audited(message: Message) -> None:

@@ -114,7 +114,7 @@ class FaultAnswers:
         try:
             await self.app(scope, receive, send_noted)
         except Exception as error:
-            if begun or scope["type"] != "http":
+            if begun:
                 raise
             logger.exception("%s %.200r failed", scope["method"], scope["path"])
             await _fault(scope["path"], error)(scope, receive, send)

@@ -35,9 +35,6 @@ class RequestMetrics:
         self._refusals = RefusalLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         begun = time.perf_counter()
         # In the context of this request's task, which its threads get too.
         own_id = secrets.token_hex(8)

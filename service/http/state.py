@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -21,7 +20,6 @@ from tirgemm.service.http.kernel_cache.snapshot_cache import SnapshotCache
 from tirgemm.service.http.kernel_pages import KernelPages
 from tirgemm.service.http.metrics import Metrics
 from tirgemm.service.http.watch import Watch
-from tirgemm.service.service_database import REQUEST_SECONDS, open_database
 from tirgemm.service.settings import Settings
 from tirgemm.service.views.job_history import HistoryReader
 from tirgemm.service.views.service_figures import FigureReader
@@ -29,58 +27,57 @@ from tirgemm.service.views.service_overview import OverviewReader
 from tirgemm.service.views.spaces.importance import ImportanceReader
 from tirgemm.tuning_db import Database, JobQueue
 from tirgemm.tuning_db.access.api_keys import ApiKey
+from tirgemm.tuning_db.data_folder import open_database
 from tirgemm.tuning_db.queue.batches import BatchTable
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
 from tirgemm.tuning_db.upkeep.missing_rows import add_missing_rows
 
+# How long the answer of a database server is awaited by a request, whose client waits.
+DATABASE_SECONDS = 5.0
 
-@dataclass
+
 class ServiceState:
     """The open parts of one service; ``stopping`` ends the event streams so that the server can shut down;
     ``explainer`` has a process of its own, to be closed with the database, where all is compiled and disassembled that
-    is looked at; ``watch`` is whom everybody waits with;
-    ``access`` knows the API keys. Kept in memory are ``documents`` of kernels, of which ``kernel_pages`` are made, and
-    the ``known_answers``, which hold as long as the ``recent`` look at the database; others are found by ``lookups``.
-    ``memory`` is what the server processes of the service share; ``candidates_after`` is where they begin to count
-    candidates, by default with the next one.
+    is looked at; ``watch`` is whom everybody waits with; ``access`` knows the API keys. Kept in memory are
+    ``documents`` of kernels, of which ``kernel_pages`` are made, and the ``known_answers``, which hold as long as the
+    newest of the ``snapshots`` of the database; others are found by ``lookups``. ``memory`` is what the server
+    processes of the service share; ``candidates_after`` is where they begin to count candidates, by default with the
+    next one.
     ``metrics`` are for Prometheus, ``overview`` is for the front page, ``histories`` are for those of jobs,
     ``importances`` of knobs for those of spaces."""
 
-    settings: Settings
-    database: Database
-    store: LayeredStore
-    queue: JobQueue
-    public_key: str
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    explainer: Explainer = field(default_factory=Explainer)
-    memory: GroupMemory = field(default_factory=GroupMemory)
-    candidates_after: int | None = None
-    batches: BatchTable = field(init=False)
-    watch: Watch = field(init=False)
-    documents: KernelDocuments = field(default_factory=KernelDocuments)
-    kernel_pages: KernelPages = field(init=False)
-    recent: SnapshotCache = field(init=False)
-    known_answers: KnownAnswers = field(init=False)
-    lookups: KernelLookups = field(init=False)
-    metrics: Metrics = field(init=False)
-    overview: OverviewReader = field(init=False)
-    histories: HistoryReader = field(init=False)
-    importances: ImportanceReader = field(default_factory=ImportanceReader)
-    access: AccessControl = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        public_key: str,
+        memory: GroupMemory | None = None,
+        candidates_after: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self.database = database
+        self.public_key = public_key
+        self.memory = memory or GroupMemory()
+        self.candidates_after = candidates_after
         self.database.on_kernels_changed = self.memory.note_change
-        self.kernel_pages = KernelPages(self.database, self.documents)
-        self.access = AccessControl(self.database, self.settings, self.stopping, self.memory.buckets)
-        self.snapshots = SnapshotCache(self.queue, self.settings.alive_seconds, self.memory)
-        self.known_answers = KnownAnswers(self.database, self.snapshots, self.access, self.memory)
-        self.lookups = KernelLookups(self.database)
-        figures = FigureReader(self.database, self.settings.lease_seconds, self.candidates_after)
+        self.store = LayeredStore(database)
+        self.queue = JobQueue(database)
+        self.batches = BatchTable(database)
+        self.stopping = asyncio.Event()
+        self.explainer = Explainer()
+        self.watch = Watch(self.queue, self.batches, settings.alive_seconds, self.stopping)
+        self.access = AccessControl(database, settings, self.stopping, self.memory.buckets)
+        self.documents = KernelDocuments()
+        self.kernel_pages = KernelPages(database, self.documents)
+        self.snapshots = SnapshotCache(self.queue, settings.alive_seconds, self.memory)
+        self.known_answers = KnownAnswers(database, self.snapshots, self.access, self.memory)
+        self.lookups = KernelLookups(database)
+        figures = FigureReader(database, settings.lease_seconds, candidates_after)
         self.metrics = Metrics(figures, in_group=self.memory.processes > 1)
-        self.overview = OverviewReader(self.database)
+        self.overview = OverviewReader(database)
         self.histories = HistoryReader(self.queue)
-        self.batches = BatchTable(self.database)
-        self.watch = Watch(self.queue, self.batches, self.settings.alive_seconds, self.stopping)
+        self.importances = ImportanceReader()
 
     @property
     def trust(self) -> Trust:
@@ -100,19 +97,11 @@ class ServiceState:
         and the signing key, made where absent. Not ``complete``: without those figures and documents, which takes
         reading all kernels. Raises what open_database does."""
         with ExitStack() as stack:
-            database = stack.enter_context(open_database(settings, REQUEST_SECONDS))
+            database = stack.enter_context(open_database(settings.data, settings.db or None, DATABASE_SECONDS))
             if complete:
                 add_missing_rows(database)
             signer = Signer.load_or_create(settings.signing_key)
-            opened = cls(
-                settings,
-                database,
-                LayeredStore(database),
-                JobQueue(database),
-                signer.public,
-                memory=memory or GroupMemory(),
-                candidates_after=candidates_after,
-            )
+            opened = cls(settings, database, signer.public, memory, candidates_after)
             stack.pop_all()
         return opened
 

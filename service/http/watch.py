@@ -140,8 +140,7 @@ class Watch:
         self._alive_seconds = alive_seconds
         self._stopping = stopping
         self._feeds: dict[str, JobFeed] = {}
-        self._worker = asyncio.Event()
-        self._for_worker = 0
+        self._worker = Feed()
         self._poller: asyncio.Task[None] | None = None
 
     @property
@@ -178,21 +177,21 @@ class Watch:
 
     async def worker(self, seconds: float) -> None:
         """Return once a worker is alive, or after ``seconds``."""
-        self._for_worker += 1
+        self._worker.followers += 1
         self._start()
         try:
-            await asyncio.wait_for(self._worker.wait(), seconds)
+            await asyncio.wait_for(self._worker.changed.wait(), seconds)
         except TimeoutError:
             return
         finally:
-            self._for_worker -= 1
+            self._worker.followers -= 1
 
     def _start(self) -> None:
         if not self.polling:
             self._poller = asyncio.create_task(self._poll(), name="watch")
 
     async def _poll(self) -> None:
-        while (self._feeds or self._batch_feeds or self._for_worker) and not self._stopping.is_set():
+        while (self._feeds or self._batch_feeds or self._worker.followers) and not self._stopping.is_set():
             try:
                 await self._look()
             except Exception as error:
@@ -202,10 +201,8 @@ class Watch:
                 await asyncio.wait_for(self._stopping.wait(), POLL_SECONDS)
             except TimeoutError:
                 continue
-        for feed in (*self._feeds.values(), *self._batch_feeds.values()):
+        for feed in (*self._feeds.values(), *self._batch_feeds.values(), self._worker):
             feed.wake()
-        self._worker.set()
-        self._worker = asyncio.Event()
 
     async def _look(self) -> None:
         followed = {job_id: feed.newest if feed.seen else None for job_id, feed in self._feeds.items()}
@@ -216,11 +213,10 @@ class Watch:
         if self._batch_feeds and time.monotonic() >= self._batches_seen + BATCH_POLL_SECONDS:
             self._batches_seen = time.monotonic()
             await self._look_at_batches(dict(self._batch_feeds))
-        if self._for_worker:
+        if self._worker.followers:
             workers = await run_in_threadpool(self._queue.live_workers, self._alive_seconds)
             if workers:
-                self._worker.set()
-                self._worker = asyncio.Event()
+                self._worker.wake()
 
     async def _look_at_batches(self, feeds: dict[str, BatchFeed]) -> None:
         states = await run_in_threadpool(self._batches.states, list(feeds))

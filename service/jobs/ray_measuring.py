@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ class DeviceActor:
         except TirgemmError as error:
             outcome = error
         except ChildDied as error:
-            outcome = _Death(error.cause, error.output)
+            outcome = partial(ChildDied, error.cause, error.output)  # which can be pickled
         except ChildTimedOut as error:
-            outcome = _Silence(error.started)
+            outcome = partial(ChildTimedOut, error.started)
         finally:
             self._waits_for = ""
         return outcome, child.busy_s - before, recorded
@@ -88,21 +89,6 @@ class DeviceActor:
 
 
 _REMOTE: Any = ray.remote(DeviceActor)
-
-
-class _Death:
-    """What ChildDied says, in a form that can be pickled."""
-
-    def __init__(self, cause: str, output: str) -> None:
-        self.cause = cause
-        self.output = output
-
-
-class _Silence:
-    """What ChildTimedOut says, in a form that can be pickled."""
-
-    def __init__(self, started: bool) -> None:
-        self.started = started
 
 
 class NodeDevice:
@@ -209,10 +195,8 @@ class RemoteMeasuring:
         """As ``ChildProcess.request``. Raises DeviceUnavailable too."""
         outcome, busy_s = self._place.ask(self._lock_dir, message, timeout_s, cancel, on_wait)
         self.busy_s += busy_s
-        if isinstance(outcome, _Death):
-            raise ChildDied(outcome.cause, outcome.output)
-        if isinstance(outcome, _Silence):
-            raise ChildTimedOut(outcome.started)
+        if isinstance(outcome, partial):
+            raise outcome()
         if isinstance(outcome, TirgemmError):
             raise outcome
         return outcome

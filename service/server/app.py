@@ -70,7 +70,8 @@ def create_app(state: ServiceState) -> FastAPI:
         telemetry=request_telemetry(_is_untraced),
     )
     app.state.service = state
-    # The last one added is asked first.
+    # The last one added is asked first. What they are asked for are HTTP requests: Uvicorn, as http_server.py runs it,
+    # knows neither a lifespan nor WebSockets.
     app.add_middleware(LeftStreams)
     app.add_middleware(AnswerKnownKernels, state=state)
     app.add_middleware(BodyLimit, limit=MAX_BODY_BYTES, longer={("POST", "/v1/batches"): MAX_BATCH_BODY_BYTES})

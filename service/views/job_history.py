@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -327,8 +327,7 @@ def _point(event: CandidateRecorded, start: datetime, last: float) -> CandidateP
 
 def _fallback_standing(event: FallbackStored) -> Standing:
     """How the search stands where the default alone is there."""
-    times: Iterable[float] = (timing.median_us for timing in map(event.timings.of, event.timings.regimes) if timing)
-    us = next(iter(times), None)
+    us = next((timing.median_us for timing in map(event.timings.of, event.timings.regimes) if timing), None)
     if us is None:
         return Standing()
     return Standing(1, 1, us, event.config, None if event.role == "tuned" else us)

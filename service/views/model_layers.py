@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, false, select
@@ -59,39 +59,34 @@ def model_layers(database: Database, batch: Batch) -> ModelLayers:
     """How the problems of a batch are answered now. Raises StoreError."""
     with database.read() as connection:
         answers = _answers(connection, batch.id)
-    layers = []
-    for number, item in enumerate(batch.items):
-        kernel, served, us, default_us = answers.get(number, (None, "nothing", None, None))
-        gain = default_us / us if us and default_us else None
-        layers.append(
-            Layer(
-                gemm=str(item.gemm),
-                times=item.times,
-                state=item.state,
-                served=served,
-                expected_gain=item.expected_gain,
-                job=item.job_id,
-                kernel=kernel,
-                us=us,
-                default_us=default_us,
-                gain=gain,
-                share=None,
-            )
-        )
-    timed = [(layer.times, layer.us, layer.default_us) for layer in layers if layer.us and layer.default_us]
+    answered = [(item, *answers.get(number, _NO_ANSWER)) for number, item in enumerate(batch.items)]
+    timed = [(item.times, us, default_us) for item, _, _, us, default_us in answered if us and default_us]
     total, default = sum(times * us for times, us, _ in timed), sum(times * us for times, _, us in timed)
     calls = sum(times for times, _, _ in timed)
-    shared = [
-        replace(layer, share=layer.times * layer.us / total) if layer.us and layer.default_us else layer
-        for layer in layers
+    layers = [
+        Layer(
+            gemm=str(item.gemm),
+            times=item.times,
+            state=item.state,
+            served=served,
+            expected_gain=item.expected_gain,
+            job=item.job_id,
+            kernel=kernel,
+            us=us,
+            default_us=default_us,
+            gain=default_us / us if us and default_us else None,
+            share=item.times * us / total if us and default_us else None,
+        )
+        for item, kernel, served, us, default_us in answered
     ]
-    shared.sort(key=lambda layer: -(layer.share or 0.0))
+    layers.sort(key=lambda layer: -(layer.share or 0.0))
     kinds: tuple[Served, ...] = ("tuned", "default", "nothing")
     counts = {kind: sum(layer.served == kind for layer in layers) for kind in kinds}
-    return ModelLayers(tuple(shared), counts, len(timed), calls, total, default, default / total if total else None)
+    return ModelLayers(tuple(layers), counts, len(timed), calls, total, default, default / total if total else None)
 
 
 _Answer = tuple[str | None, Served, float | None, float | None]
+_NO_ANSWER: _Answer = None, "nothing", None, None
 
 
 def _answers(connection: Connection, batch_id: str) -> dict[int, _Answer]:

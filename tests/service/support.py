@@ -26,14 +26,13 @@ from tirgemm.events import Event as TuningEvent
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.jobs.worker import Worker
 from tirgemm.service.server.http_server import HttpServer
-from tirgemm.service.service_database import open_database
 from tirgemm.service.settings import Settings
 from tirgemm.status import Status
 from tirgemm.timings import SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
-from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.data_folder import open_database
 
 CPU = detect_device("cpu")
 ODD = "129x67x31:f16:nt"
@@ -234,8 +233,8 @@ def serving(data: Path, listen_at: int = 0, **options: Any) -> Iterator[Service]
     machine is too busy for a default kernel within its time: a test that waits for none says so."""
     usual = {"data": data, "lock_dir": data / "locks", "fallback_seconds": 60.0, "lease_seconds": 600.0}
     settings = Settings.load(**usual | options)
-    database = open_database(settings)
-    state = ServiceState(settings, database, LayeredStore(database), JobQueue(database), "ed25519:" + "A" * 43 + "=")
+    database = open_database(settings.data, settings.db or None)
+    state = ServiceState(settings, database, "ed25519:" + "A" * 43 + "=")
     listener = socket.create_server(("127.0.0.1", listen_at))
     server = HttpServer(state)
     server.config.timeout_graceful_shutdown = 1

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Signer, pack
 from tirgemm.artifact.signing_keys import SigningKeys
 from tirgemm.config import Config
-from tirgemm.errors import Cancelled
+from tirgemm.errors import Cancelled, QueueFull
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
@@ -236,6 +237,36 @@ def test_what_is_known_does_not_wait_for_what_is_being_explained(
         assert (await waiting)[0] != first[0]
 
     asyncio.run(both())
+
+
+def test_more_than_may_wait_are_refused_and_the_others_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer, done, go = Explainer(waiting=1), list[str](), threading.Event()
+
+    def work(name: str, _function: object, _arguments: object) -> None:
+        assert go.wait(PATIENCE_S)
+        done.append(name)
+
+    monkeypatch.setattr(explainer, "_ask", work)
+
+    async def ask(name: str) -> None:
+        await explainer.call(name, name, print)
+
+    async def all_of_them() -> None:
+        first, second = asyncio.create_task(ask("first")), asyncio.create_task(ask("second"))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull, match="1 requests wait"):
+            await ask("refused")
+        second.cancel()
+        with suppress(asyncio.CancelledError):
+            await second
+        third = asyncio.create_task(ask("third"))
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(first, third)
+        await ask("later")
+
+    asyncio.run(all_of_them())
+    assert done == ["first", "third", "later"]
 
 
 def test_a_process_that_ends_is_replaced_and_an_end_cancels(

@@ -72,7 +72,7 @@ def test_what_a_starting_worker_could_do_waits_for_it_without_holding_anybody_up
         threads = [threading.Thread(target=ask, args=(m,)) for m in range(200, 264)]
         for thread in threads:
             thread.start()
-        until(lambda: service.state.watch._for_worker == len(threads))
+        until(lambda: service.state.watch._worker.followers == len(threads))
         assert service.post(device=CPU.key).json()["id"] == known.id
         assert service.http.get("/v1/jobs").status_code == 200
         assert answers == []
@@ -297,9 +297,7 @@ def test_a_client_that_leaves_while_events_wait_to_be_sent_is_no_fault_of_the_se
                 left.set()
                 await asyncio.Event().wait()
 
-        state = ServiceState(
-            service.state.settings, service.state.database, service.state.store, service.queue, service.state.public_key
-        )
+        state = ServiceState(service.state.settings, service.state.database, service.state.public_key)
         await create_app(state)(scope, receive, send)
 
     asyncio.run(follow())

@@ -22,7 +22,7 @@ from tirgemm.service.http.routes.parameters import ONLY_KNOWN
 from tirgemm.service.http.state import ServiceState, State
 from tirgemm.service.views.code_figures import CodeFigures, code_figures
 from tirgemm.service.views.comparison import PairedTimes, verdict
-from tirgemm.service.views.kernels.code_differences import CountRow, count_rows, figure_rows
+from tirgemm.service.views.kernels.code_differences import CountRow, count_rows
 from tirgemm.service.views.kernels.kernel_comparison import (
     LETTERS,
     MAX_KERNELS,
@@ -178,10 +178,11 @@ async def compare_code_page(site: OwnSite, state: State, kernel: Ids) -> Respons
             explanations[letter] = (await state.explainer.answer(stored))[0]
         except TirgemmError as error:
             missing.setdefault(letter, str(error))
+    taken = [{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures]
     document = CompareCodeBody(
         letters=list(LETTERS[: len(records)]),
         kernels=[KernelChoice.of(record, chosen=True) for record in records],
-        figures=list(figure_rows([{"bytes of code and data": each.nbytes} | dict(each.figures) for each in figures])),
+        figures=list(count_rows(taken, absent=None)),
         units=list(count_rows([_units(each) for each in figures])),
         loop=list(count_rows([dict(each.loop) for each in figures])),
         opcodes=list(count_rows([dict(each.opcodes) for each in figures])),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from pydantic import BaseModel
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.service.http.documents import ExplanationDocument, KernelDocument
 from tirgemm.service.http.pages.kernel_table_page import ListedKernelBody, listed_members
-from tirgemm.service.pages.code_markup import code_markup
 from tirgemm.service.views.kernels.code_budget import lines_that_fit
 from tirgemm.service.views.kernels.code_lines import CodeText
 from tirgemm.service.views.kernels.get_snippets import Snippet
@@ -161,8 +160,21 @@ class KernelCodeBody(BaseModel):
         }
 
     def markup(self, text: CodeTextBody) -> Markup:
-        """The lines of one of the texts as the page has them."""
-        return code_markup(text.kind, text.lines, lambda source: self.target(text.kind, source))
+        """The lines of one of the texts as HTML, of which a template makes thousands in several times as long. Each has
+        a number: of a linked one a link to the ``target`` of it, of others of the source their own. The first of each
+        line of the source has the id of kind and number."""
+        parts: list[str] = []
+        seen: set[int] = set()
+        for number, line in enumerate(text.lines, 1):
+            source, escaped = line.source, escape(line.text)
+            if line.colour is None or source is None:
+                parts.append(f'<span class="g">{number if text.kind == "cuda" else ""}</span>{escaped}\n')
+                continue
+            place = "" if source in seen else f' id="{text.kind}-{source}"'
+            seen.add(source)
+            link = f'<a class="g" href="#{self.target(text.kind, source)}">{source}</a>'
+            parts.append(f'<span class="k{line.colour}" data-line="{source}"{place}>{link}{escaped}</span>\n')
+        return Markup("".join(parts))
 
     def target(self, kind: str, source: int) -> str:
         """Where the number of a line leads: from the source to its machine code, else to its PTX; from these to the

@@ -36,15 +36,6 @@ router = APIRouter(tags=["pages"])
 ROWS = 50
 # An order's index is walked through until a page is full: the longer, the fewer rows pass. So few are sorted instead.
 FEW = 1000
-# How each column is sorted first when its head is pressed: the best, largest or newest first.
-_FIRST: dict[Order, str] = {
-    "stored": "-stored",
-    "us": "us",
-    "tflops": "-tflops",
-    "default_ratio": "-default_ratio",
-    "baseline_ratio": "-baseline_ratio",
-    "work": "-work",
-}
 
 
 class ListedKernelBody(BaseModel):
@@ -200,6 +191,6 @@ def _address(query: dict[str, Any]) -> str:
 
 
 def _turned(order: Order, sort: str) -> str:
-    """The sort that pressing a column's head asks for."""
-    first = _FIRST[order]
+    """The sort that pressing a column's head asks for: at first the best, largest or newest ahead."""
+    first = order if order == "us" else f"-{order}"
     return first if sort != first else order if first.startswith("-") else f"-{order}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from markupsafe import Markup
 from pydantic import BaseModel
 
@@ -45,6 +47,10 @@ class JobPage(BaseModel):
     offered_seconds: float
     max_trials: int
     max_seconds: float
+    # For the page: the phases in words, and the outlines of the marks of families and of what failed.
+    phases: ClassVar[dict[str, str]] = {phase.value: phase.words for phase in Phase}
+    marks: ClassVar[tuple[str, ...]] = MARKS
+    failure_marks: ClassVar[dict[str, str]] = FAILURE_MARKS
 
     @property
     def live(self) -> bool:
@@ -56,11 +62,6 @@ class JobPage(BaseModel):
         return candidate_url(self.job.gemm, self.job.device.key, self.job.regime, digest)
 
     @property
-    def phases(self) -> dict[str, str]:
-        """The phases as a user reads them."""
-        return {phase.value: phase.words for phase in Phase}
-
-    @property
     def clocks(self) -> list[float]:
         """The clocks that candidates were measured under, in MHz."""
         return [point.clock_mhz for point in self.history.candidates if point.clock_mhz]
@@ -69,16 +70,6 @@ class JobPage(BaseModel):
     def powers(self) -> list[float]:
         """The highest power while each candidate was measured, in watts."""
         return [point.power_w for point in self.history.candidates if point.power_w]
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """The outlines of the marks of the families, in their order."""
-        return MARKS
-
-    @property
-    def failure_marks(self) -> dict[str, str]:
-        """The outline of the mark of each status of a candidate that failed."""
-        return FAILURE_MARKS
 
     @property
     def failed_counts(self) -> dict[str, int]:

@@ -90,14 +90,11 @@ async def explanation_page(kernel_id: str, site: OwnSite, state: State) -> Respo
     stored = await run_in_threadpool(stored_kernel, state, kernel_id)
     explanation, page = await state.explainer.answer(stored)
     read = ExplanationDocument.model_validate(explanation)
-    document = ExplanationPageBody(id=kernel_id, explanation=read, html=_content(page))
+    # What that page shows beneath its heading.
+    content = page.partition("</h1>")[2].rpartition("</body>")[0]
+    document = ExplanationPageBody(id=kernel_id, explanation=read, html=content)
     title = f"Why the kernel of {stored.record.gemm} is so fast"
     return await run_in_threadpool(site.answer, "kernel_explanation.html", title, document)
-
-
-def _content(page: str) -> str:
-    """What a page of the explanation shows beneath its heading."""
-    return page.partition("</h1>")[2].rpartition("</body>")[0]
 
 
 @router.get("/{kernel_id}/code", response_model=KernelCodeBody, responses=HTML)

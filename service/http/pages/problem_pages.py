@@ -23,7 +23,7 @@ class ProblemPages:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _is_shown(scope):
+        if not _is_shown(scope):
             await self.app(scope, receive, send)
             return
         start: Message | None = None

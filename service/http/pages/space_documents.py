@@ -81,10 +81,6 @@ class SpaceDocument(BaseModel):
     next: str | None
 
     @property
-    def varying(self) -> list[KnobValues]:
-        return [each for each in self.knobs if len(each.values) > 1]
-
-    @property
     def path(self) -> str:
         """The address without its query."""
         return space_url(self.gemm, self.device, self.regime).partition("?")[0]

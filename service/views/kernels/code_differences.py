@@ -16,18 +16,9 @@ class CountRow:
     differs: bool | None
 
 
-def figure_rows(columns: Sequence[Mapping[str, int | None]]) -> tuple[CountRow, ...]:
-    """A row for each name of any column; a name that a column lacks is not known of that kernel."""
-    return _rows(columns, absent=None)
-
-
-def count_rows(columns: Sequence[Mapping[str, int]]) -> tuple[CountRow, ...]:
-    """A row for each name of any column; what a column does not name its kernel has none of, unless it names nothing,
-    which is a kernel whose code nobody could read."""
-    return _rows(columns, absent=0)
-
-
-def _rows(columns: Sequence[Mapping[str, int | None]], absent: int | None) -> tuple[CountRow, ...]:
+def count_rows(columns: Sequence[Mapping[str, int]], *, absent: int | None = 0) -> tuple[CountRow, ...]:
+    """A row for each name of any column. Of what a column does not name its kernel has ``absent``, where None is not
+    known; one that names nothing is of a kernel whose code nobody could read."""
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
         values = tuple(column.get(name, absent) if column else None for column in columns)

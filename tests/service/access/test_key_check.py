@@ -16,7 +16,6 @@ from tirgemm.errors import InvalidRequest, StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.service.access import access_control
 from tirgemm.service.access.access_control import MAX_REFUSALS
-from tirgemm.service.access.rate_limit import TokenBucket
 from tirgemm.service.access.scopes import OPEN_PATHS, required_scope
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.server.process import require_keys
@@ -355,13 +354,3 @@ def _start(data: Path, with_key: bool = False, **options: Any) -> None:
     finally:
         state.explainer.close()
         state.database.close()
-
-
-def test_a_token_bucket_refills() -> None:
-    bucket = TokenBucket(2.0, 100.0)
-    assert [bucket.take(100.0) for _ in range(3)] == [0, 0, 1]
-    assert bucket.take(100.5) == 0
-    assert bucket.take(100.5) == 1
-    assert bucket.take(50.0) == 1, "a clock that goes back gives nothing"
-    slow = TokenBucket(0.1, 0.0)
-    assert (slow.take(0.0), slow.take(0.0), slow.take(5.0), slow.take(10.0)) == (0, 10, 5, 0)

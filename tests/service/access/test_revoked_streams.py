@@ -167,7 +167,7 @@ def test_a_key_that_was_revoked_while_a_worker_was_awaited_makes_no_job(
     with serving(tmp_path) as starting:
         key_id, secret = key(starting, "tune")
         with asking(starting, path, body, secret) as answers:
-            until(lambda: starting.state.watch._for_worker == 1)
+            until(lambda: starting.state.watch._worker.followers == 1)
             revoke(starting, key_id)
             starting.queue.register_worker("elsewhere:1:0", [CPU])
         assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(401, "invalid_key")]

@@ -8,6 +8,15 @@ import tempfile
 from tirgemm.service.access.rate_limit import SharedBuckets
 
 
+def test_a_bucket_refills() -> None:
+    buckets = SharedBuckets(mmap.mmap(-1, SharedBuckets.BYTES), 0)
+    assert [buckets.take("key", 2.0, 100.0) for _ in range(3)] == [0, 0, 1]
+    assert buckets.take("key", 2.0, 100.5) == 0
+    assert buckets.take("key", 2.0, 100.5) == 1
+    assert buckets.take("key", 2.0, 50.0) == 1, "a clock that goes back gives nothing"
+    assert [buckets.take("slow", 0.1, now) for now in (0.0, 0.0, 5.0, 10.0)] == [0, 10, 5, 0]
+
+
 def test_what_one_process_takes_is_gone_for_the_other() -> None:
     with tempfile.TemporaryFile() as file:
         file.truncate(64 + SharedBuckets.BYTES)

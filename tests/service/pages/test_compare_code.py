@@ -12,7 +12,7 @@ from tests.service.pages.browser import HTML
 from tests.service.pages.page_records import A100, H200, compiled_kernel, searched_kernel
 from tests.service.support import Service
 from tirgemm.artifact import Signer
-from tirgemm.service.views.kernels.code_differences import CountRow, count_rows, figure_rows
+from tirgemm.service.views.kernels.code_differences import CountRow, count_rows
 from tirgemm.service.views.kernels.kernel_comparison import common_roofline
 
 
@@ -24,7 +24,7 @@ def test_rows_that_differ_come_first_and_what_is_not_counted_is_none_of_it() -> 
         CountRow("HMMA", (0, 8, None), True),
         CountRow("FFMA", (512, 512, None), False),
     )
-    assert figure_rows([{"bytes": 10, "registers": 40}, {"bytes": 10}]) == (
+    assert count_rows([{"bytes": 10, "registers": 40}, {"bytes": 10}], absent=None) == (
         CountRow("bytes", (10, 10), False),
         CountRow("registers", (40, None), None),
     )

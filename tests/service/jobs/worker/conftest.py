@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.service.support import ScriptedEngine
-from tirgemm.service.service_database import open_database
-from tirgemm.service.settings import Settings
 from tirgemm.tuning_db import Database, SqlStore
+from tirgemm.tuning_db.data_folder import open_database
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    with open_database(Settings.load(data=tmp_path)) as actual:
+    with open_database(tmp_path) as actual:
         yield actual
 
 
