@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,17 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
         two.named("33x17x19:f32", None, None)
     with pytest.raises(InvalidRequest, match=r"has 'qkv' for the device cpu:.*, not cuda"):
         lock.named("qkv", "cuda")
+
+
+def test_a_lock_file_is_readable_by_others_and_a_device_is_written_to(fake: FakeService, tmp_path: Path) -> None:
+    lock = locked(served(fake))
+    lock.write(tmp_path / "a.lock")
+    assert stat.S_IMODE((tmp_path / "a.lock").stat().st_mode) & 0o044
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    lock.write(tmp_path / "fifo")
+    assert os.read(reader, 1 << 16) == (tmp_path / "a.lock").read_bytes()
+    os.close(reader)
 
 
 FIELDS = "gemm, device, regime, role, kernel_sha256, artifact_sha256, artifact_bytes"
@@ -304,6 +317,7 @@ def test_a_lock_file_that_cannot_be_written_is_refused_before_the_service_is_ask
     (tmp_path / "model.toml.lock").mkdir()
     for options, words in (
         (["-o", "model.toml.lock"], "--output is model.toml.lock, which is a folder"),
+        (["-o", "./model.toml"], "--output is model.toml, which is the model file itself"),
         (["-o", "away/model.lock"], "--output is away/model.lock, but there is no folder away"),
         ([], "the lock file is model.toml.lock, which is a folder"),
     ):
