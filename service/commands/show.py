@@ -110,7 +110,7 @@ def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
         ("artifact", opened.package.sha256),
     ]
     console.out.print(plain(opened.where), style="bold")
-    console.out.print(Fields([(name, plain(value)) for name, value in fields], indent=2))
+    console.out.print(Fields(fields, indent=2))
     timings = _timings(opened)
     if timings.rows:
         console.out.print()
@@ -177,7 +177,7 @@ def _timings(opened: OpenedArtifact) -> Table:
         us = timing.median_us
         ratios = [timing.ratio_to(name) for name in names]
         table.add_row(
-            plain(regime),
+            regime,
             f"{us:.2f}",
             f"{manifest.gemm.flops / us / 1e6:.3g}",
             *(f"{ratio:.3f}" if ratio else "-" for ratio in ratios),

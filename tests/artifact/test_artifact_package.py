@@ -65,6 +65,16 @@ def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) ->
     return packages._write(parts | signed(manifest, signer))
 
 
+def test_an_error_about_a_manifest_is_no_longer_than_can_be_read() -> None:
+    for change in (
+        lambda manifest: manifest["kernel"]["gemm"].update(act="x" * 100_000),
+        lambda manifest: manifest["kernel"]["sources"].update({"x" * 100_000: "0" * 64}),
+    ):
+        with pytest.raises(CorruptArtifact) as refused:
+            read(edited(change), TRUST)
+        assert len(str(refused.value)) < 1000
+
+
 def test_what_was_packed_is_read_back() -> None:
     certificate = {"kernel_sha256": "0", "passed": True, "tests": [{"error": 0.25}]}
     package = read(packed(GEMM, certificate=certificate), TRUST)

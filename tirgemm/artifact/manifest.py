@@ -297,7 +297,7 @@ def read(data: bytes) -> Manifest:
     except IncompatibleArtifact:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, TirgemmError) as error:
-        raise CorruptArtifact(f"the manifest is malformed: {error}") from error
+        raise CorruptArtifact(f"the manifest is malformed: {error!s:.500}") from error
 
 
 def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) -> Manifest:
