@@ -65,6 +65,24 @@ def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) ->
     return packages._write(parts | signed(manifest, signer))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kernel: kernel["device"].update(model=None),
+        lambda kernel: kernel["device"].update(features=[5]),
+        lambda kernel: kernel["device"].update(arch="\x1b[2J"),
+        lambda kernel: kernel["sources"].update({"kernel.so": kernel["binary"]["sha256"]}),
+        lambda kernel: kernel["launch"]["kernels"][0].update(block=["1", 1, 1]),
+        lambda kernel: kernel["launch"]["kernels"][0].update(block=[1, 1], cluster=[1, 1, 1, 1]),
+        lambda kernel: kernel["launch"]["kernels"][0].update(shared_bytes="0"),
+        lambda kernel: kernel["launch"]["kernels"][0].update(symbol=[]),
+    ],
+)
+def test_a_manifest_with_fields_of_another_type_is_malformed(change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
+        read(edited(lambda manifest: change(manifest["kernel"]) and None), TRUST)
+
+
 def test_an_error_about_a_manifest_is_no_longer_than_can_be_read() -> None:
     for change in (
         lambda manifest: manifest["kernel"]["gemm"].update(act="x" * 100_000),

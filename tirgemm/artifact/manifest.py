@@ -26,7 +26,7 @@ from typing import Any
 
 from tirgemm._version import __version__
 from tirgemm.config import Config
-from tirgemm.device import Device
+from tirgemm.device import Device, is_device_key
 from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
 from tirgemm.expr import Expr
 from tirgemm.gemm import REGIMES, Gemm, Range, Regime
@@ -330,6 +330,10 @@ def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) 
     )
     if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(manifest.gemm):
         raise ValueError("the launch's tensors and scalars are not those of its gemm")
+    if not is_device_key(manifest.device.key):
+        raise ValueError(f"its device would have the key {manifest.device.key!r:.200}")
+    if not manifest.sources.keys().isdisjoint(FORMATS.values()):
+        raise ValueError("a source is called as a binary is")
     return manifest
 
 
