@@ -114,8 +114,11 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
     for text, device in (("kv", None), ("7x5x3", None), ("33x17x19:f32", "cuda")):
         with pytest.raises(InvalidRequest, match=r"has no kernel for .*; it has qkv"):
             lock.named(text, device)
+    assert two.named("33x17x19:f32").regime == "sustained"
     with pytest.raises(InvalidRequest, match="has no kernel"):
-        two.named("33x17x19:f32", None, None)
+        lock.named("33x17x19:f32", None, "isolated")
+    with pytest.raises(InvalidRequest, match="has 'qkv' in the regime sustained, not isolated"):
+        lock.named("qkv", None, "isolated")
     with pytest.raises(InvalidRequest, match=r"has 'qkv' for the device cpu:.*, not cuda"):
         lock.named("qkv", "cuda")
 
@@ -297,6 +300,8 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert (code, err) == (0, "")
     assert (tmp_path / "mlp-up.tirgemm").read_bytes() == served(fake)
     assert fake.requests == []
+    code, _, err = run("get", "qkv", "--locked", "model.toml.lock", "--offline", "--regime", "isolated")
+    assert (code, "in the regime sustained, not isolated" in err) == (2, True)
     code, _, err = run("get", "kv", "--locked", "model.toml.lock", "--offline")
     assert (code, "has no kernel for 'kv'" in err) == (2, True)
     for option in (["--retune"], ["--default"], ["--priority", "3"], ["--window", "22:00-06:00"]):

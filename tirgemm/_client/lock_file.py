@@ -83,7 +83,7 @@ class LockFile:
 
     def named(self, text: str, device: str | None = None, regime: Regime | None = None) -> LockedKernel:
         """The kernel of a name, or of a problem in its text form, for a device by its key, kind or architecture, and in
-        ``regime`` where there are several.
+        ``regime``: of several, in the sustained one by default.
 
         Raises InvalidRequest where there is none, or more than one artifact.
         """
@@ -91,13 +91,15 @@ class LockFile:
             kernel = self.kernels[text]
             if not _is_called(kernel.device, device):
                 raise InvalidRequest(f"the lock file has {text!r:.200} for the device {kernel.device}, not {device}")
+            if regime not in (None, kernel.regime):
+                raise InvalidRequest(f"the lock file has {text!r:.200} in the regime {kernel.regime}, not {regime}")
             return kernel
         gemm = problem_text(text)
         meant = {
             kernel for kernel in self.kernels.values() if kernel.gemm == gemm and _is_called(kernel.device, device)
         }
-        if len(meant) > 1:
-            meant = {kernel for kernel in meant if kernel.regime == regime}
+        if regime is not None or len(meant) > 1:
+            meant = {kernel for kernel in meant if kernel.regime == (regime or "sustained")}
         if len(meant) != 1:
             known = ", ".join(list(self.kernels)[:10])
             count = "no kernel" if not meant else f"{len(meant)} kernels"
