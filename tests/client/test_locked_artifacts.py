@@ -20,6 +20,7 @@ from tirgemm._client import http as http_layer
 from tirgemm._client.lock_file import LockedKernel, LockFile, locked_of
 from tirgemm._client.model_file import ModelFile
 from tirgemm.artifact import Signer, Trust, read
+from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.errors import (
     CorruptArtifact,
     InvalidGemm,
@@ -313,6 +314,18 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert (code, f"{named} searched for; --priority -3 as no job is queued" in err) == (2, True)
     code, _, err = run("get", "7x5x3", "--from", ".")
     assert (code, "--locked" in err) == (2, True)
+
+
+def test_a_key_that_was_accepted_for_another_address_is_told_with_that(
+    run: Run, fake: FakeService, tmp_path: Path
+) -> None:
+    Trust.of_user().remove(SIGNER.public)
+    KnownServers.default().accept(URL, [SIGNER.public])
+    locked(served(fake)).write(tmp_path / "m.lock")
+    (tmp_path / "a.tirgemm").write_bytes(served(fake))
+    code, _, err = run("get", "qkv", "--locked", "m.lock", "--from", ".", "--offline")
+    assert (code, f"accepted for {URL} alone; ask as a client of that address: --url {URL}" in err) == (1, True), err
+    assert run("get", "qkv", "--locked", "m.lock", "--from", ".", "--offline", "--url", URL)[0] == 0
 
 
 def test_a_lock_file_that_cannot_be_written_is_refused_before_the_service_is_asked(

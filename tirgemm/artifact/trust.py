@@ -104,6 +104,9 @@ class Trust:
         if self.path is None:
             return "the keys given do not hold; pass that one too if you trust its owner"
         if self.path == user_config() / "trusted_keys":
+            urls = [entry.url for entry in KnownServers.default().entries() if entry.key == key]
+            if urls:
+                return f"you accepted for {' and '.join(urls)} alone; ask as a client of that address: --url {urls[0]}"
             return (
                 f"the trust file {self.path} does not hold; if you trust its owner, accept it: tirgemm trust add {key}"
             )
