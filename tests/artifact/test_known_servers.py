@@ -103,6 +103,17 @@ def test_what_another_process_adds_while_the_file_is_replaced_stays(
     assert user.comments().keys() == {TWO}
 
 
+@pytest.mark.parametrize("data", [b'{"list": "{', b"{}", b'{"list": "{\\"format\\": 2}", "signatures": {}}'])
+def test_a_list_of_revocations_that_cannot_be_read_is_named(servers: KnownServers, data: bytes) -> None:
+    known = KnownRevocations.default()
+    path = known.path(URL)
+    private_file.create(path, data)
+    with pytest.raises(UntrustedArtifact) as refused:
+        known.refuse("the key", ONE)
+    assert str(refused.value).startswith(f"{path}: the list of revocations is ")
+    assert str(refused.value).endswith("move it away, and the service is asked for it again")
+
+
 def test_a_file_that_is_a_link_stays_one(servers: KnownServers, tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     target = tmp_path / "dotfiles" / "known_servers"
