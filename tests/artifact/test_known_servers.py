@@ -103,8 +103,9 @@ def test_what_another_process_adds_while_the_file_is_replaced_stays(
     assert user.comments().keys() == {TWO}
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("data", [b'{"list": "{', b"{}", b'{"list": "{\\"format\\": 2}", "signatures": {}}'])
-def test_a_list_of_revocations_that_cannot_be_read_is_named(servers: KnownServers, data: bytes) -> None:
+def test_a_list_of_revocations_that_cannot_be_read_is_named(data: bytes) -> None:
     known = KnownRevocations.default()
     path = known.path(URL)
     private_file.create(path, data)
