@@ -178,6 +178,13 @@ def test_what_would_steer_a_terminal_is_not_printed_to_one(home: Path) -> None:
     assert (code, seen) == (0, "; \N{REPLACEMENT CHARACTER}[2Jcleared\n")
 
 
+def test_a_file_is_shown_where_the_database_is_damaged(run: Run, home: Path) -> None:
+    (home / "folder").mkdir()
+    (home / "folder" / "tirgemm.db").write_bytes(b"junk" * 100)
+    code, out, err = run("show", cpu_artifact(home), "--data", "folder")
+    assert (code, "problem      33x17x19:f16:nt" in out, "what a database knows of" in err) == (0, True, True), err
+
+
 def test_a_strangers_words_do_not_steer_a_terminal(run: Run, home: Path) -> None:
     steer = "\x1b[2Jgone"
     gemm, baselines = Gemm.parse("1..40x17x19:f32:nt"), {steer: BaselineTime(25.0, 2.0)}
