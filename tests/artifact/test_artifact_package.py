@@ -83,6 +83,13 @@ def test_a_manifest_with_fields_of_another_type_is_malformed(change: Callable[[d
         read(edited(lambda manifest: change(manifest["kernel"]) and None), TRUST)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_manifest_with_what_json_has_not_is_malformed(number: float) -> None:
+    for change in ({"certificate": {"tests": [number]}}, {"timings": {"x": number}}):
+        with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
+            read(edited(lambda manifest, change=change: manifest.update(change)), TRUST)
+
+
 def test_an_error_about_a_manifest_is_no_longer_than_can_be_read() -> None:
     for change in (
         lambda manifest: manifest["kernel"]["gemm"].update(act="x" * 100_000),

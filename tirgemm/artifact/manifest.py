@@ -308,6 +308,7 @@ def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) 
     certificate = document["certificate"]
     if not isinstance(document["timings"], dict) or not (certificate is None or isinstance(certificate, dict)):
         raise ValueError("certificate and timings are not objects")
+    canonical([certificate, document["timings"]])
     binary_format = kernel["binary"]["format"]
     if kernel["binary"]["name"] != FORMATS[binary_format]:
         raise ValueError(f"the binary is called {kernel['binary']['name']!r}")
@@ -341,6 +342,7 @@ def _set(document: dict[str, Any], regime: Regime | None, role: Role | None) -> 
     """The manifest of a set."""
     if not isinstance(document["timings"], dict) or not isinstance(document["members"], list):
         raise ValueError("timings are not an object, or members are not a list")
+    canonical(document["timings"])
     if not isinstance(document.get("sources_sha256", ""), str):
         raise ValueError("sources_sha256 is not a text")
     for member in document["members"]:
