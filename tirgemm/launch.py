@@ -217,9 +217,7 @@ def _kernel(value: dict[str, Any]) -> KernelLaunch:
     grid = _dims(value, "grid")["grid"]
     attributes = tuple((str(name), int(number)) for name, number in value["attributes"])
     extents = {k: tuple(value[k]) for k in ("block", "cluster")}
-    counts = (*extents["block"], *extents["cluster"], value["shared_bytes"])
-    if {len(sides) for sides in extents.values()} != {3} or {type(count) for count in counts} != {int}:
-        raise ValueError("block and cluster are not three integers each, or shared_bytes is no integer")
-    if type(value["symbol"]) is not str:
-        raise ValueError("symbol is no text")
+    types = [type(each) for each in (value["symbol"], value["shared_bytes"], *extents["block"], *extents["cluster"])]
+    if types != [str] + [int] * 7 or len(extents["block"]) != 3:
+        raise ValueError("a kernel's symbol, shared_bytes, block or cluster is of another form")
     return KernelLaunch(**value | extents | {"params": tuple(params), "grid": grid, "attributes": attributes})
