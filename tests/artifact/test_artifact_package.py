@@ -53,7 +53,7 @@ def signed(manifest: Any, signer: Signer = SIGNER) -> dict[str, bytes]:
     return {"manifest.json": data, "signature.json": packages._signature(signer.public, signer.sign(data))}
 
 
-def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) -> bytes:
+def edited(change: Callable[[dict[str, Any]], object], signer: Signer = SIGNER) -> bytes:
     """The sample artifact with its manifest changed, hashed again and signed again."""
     from tirgemm.artifact.manifest import canonical, sha256
 
@@ -80,14 +80,13 @@ def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) ->
 )
 def test_a_manifest_with_fields_of_another_type_is_malformed(change: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
-        read(edited(lambda manifest: change(manifest["kernel"]) and None), TRUST)
+        read(edited(lambda manifest: change(manifest["kernel"])), TRUST)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_manifest_with_what_json_has_not_is_malformed(number: float) -> None:
-    for change in ({"certificate": {"tests": [number]}}, {"timings": {"x": number}}):
-        with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
-            read(edited(lambda manifest, change=change: manifest.update(change)), TRUST)
+@pytest.mark.parametrize("change", [{"certificate": {"tests": [float("nan")]}}, {"timings": {"x": float("inf")}}])
+def test_a_manifest_with_what_json_has_not_is_malformed(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
+        read(edited(lambda manifest: manifest.update(change)), TRUST)
 
 
 def test_an_error_about_a_manifest_is_no_longer_than_can_be_read() -> None:
