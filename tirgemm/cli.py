@@ -78,7 +78,7 @@ def get(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, sm_90a, or a device key; default: this machine's.")
     ] = None,
-    regime: RegimeOption = "sustained",
+    regime: Annotated[str | None, typer.Option(help="sustained, the default, or isolated.")] = None,
     wait: Annotated[
         float | None, typer.Option(help="Take the default kernel if tuning takes longer than this (s).")
     ] = None,
@@ -156,7 +156,7 @@ def get(
         raise InvalidRequest("--from is where --locked looks for artifacts; give that, too")
     if default:
         require_unused("--default does not wait for tuning", ("--wait", wait is not None))
-    problem = Gemm.parse(gemm)
+    problem, regime = Gemm.parse(gemm), regime or "sustained"
     target: Any = detect() if device is None else device
     budget = {k: v for k, v in (("trials", trials), ("seconds", seconds)) if v is not None}
     queue = {k: v for k, v in (("priority", priority), ("window", window)) if v is not None}

@@ -217,4 +217,7 @@ def _kernel(value: dict[str, Any]) -> KernelLaunch:
     grid = _dims(value, "grid")["grid"]
     attributes = tuple((str(name), int(number)) for name, number in value["attributes"])
     extents = {k: tuple(value[k]) for k in ("block", "cluster")}
+    types = [type(each) for each in (value["symbol"], value["shared_bytes"], *extents["block"], *extents["cluster"])]
+    if types != [str] + [int] * 7 or len(extents["block"]) != 3:
+        raise ValueError("a kernel's symbol, shared_bytes, block or cluster is of another form")
     return KernelLaunch(**value | extents | {"params": tuple(params), "grid": grid, "attributes": attributes})

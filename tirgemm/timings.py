@@ -178,9 +178,9 @@ class Timings:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, regime: Regime) -> Timing | None:
-        """The kernel's time in ``regime``; None where it was not taken."""
+        """The kernel's time in ``regime``; None where it was not taken, or is none."""
         timing = self.regimes.get(regime)
-        return timing if isinstance(timing, Timing) else None
+        return timing if isinstance(timing, Timing) and timing.median_us > 0 else None
 
     def with_regime(self, regime: Regime, timing: Timing | NotTimed) -> Timings:
         """The same, with what is known in ``regime``."""

@@ -22,7 +22,10 @@ def export(
     """Write a kernel as a single-file library: `tvm_ffi.load_module("OUT.so")["main"](a, b, d)`."""
     from tirgemm.artifact import export as write
     from tirgemm.artifact import read
+    from tirgemm.errors import InvalidRequest
 
+    if out.resolve() == kernel.resolve():
+        raise InvalidRequest(f"OUT.so is {out}, which is the artifact itself; name another file")
     trusted = artifact_trust(trust, data)
     manifest = read(kernel, trusted).manifest
     write(kernel, out, trusted)

@@ -109,7 +109,7 @@ def _show(opened: OpenedArtifact, texts: tuple[str, ...]) -> None:
         ("artifact", opened.package.sha256),
     ]
     console.out.print(plain(opened.where), style="bold")
-    console.out.print(Fields([(name, plain(value)) for name, value in fields], indent=2))
+    console.out.print(Fields(fields, indent=2))
     timings = timing_table(manifest.timings, manifest.gemm.flops, indent=2, samples=True)
     if timings.rows:
         console.out.print()

@@ -12,7 +12,7 @@ import typer
 
 from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
-from tirgemm.errors import InvalidRequest, UntrustedArtifact
+from tirgemm.errors import InvalidRequest, RevokedArtifact, UntrustedArtifact
 
 if TYPE_CHECKING:
     from tirgemm.client import Client
@@ -46,7 +46,8 @@ def list_keys(as_json: Json = False) -> None:
         for file, entries in groupby(rows, key=itemgetter("file")):
             console.out.print(file)
             for row in entries:
-                console.out.print("  " + "  ".join(filter(None, (row["url"], row["key"], row["comment"]))))
+                words = (row["url"], row["key"], row["comment"], "REVOKED" if row["revoked"] else "")
+                console.out.print("  " + "  ".join(filter(None, words)))
 
     console.emit(as_json, {"keys": rows}, show)
 
@@ -87,14 +88,18 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Accept a key, or the keys of a service, no longer."""
+    from tirgemm._user_folders import user_data
     from tirgemm.artifact import Trust
     from tirgemm.artifact.known_servers import KnownServers
     from tirgemm.artifact.sign import public_bytes
+    from tirgemm.artifact.trust import own_keys
 
     gone = [entry.key for entry in KnownServers.default().forget(what)]
     if what.startswith("ed25519:"):
         public_bytes(what)
         gone += [what] if Trust.of_user().remove(what) else []
+    if not gone and what in own_keys(user_data()):
+        raise InvalidRequest(f"{what} is your own key, of {user_data()}; `tirgemm signing revoke` has it refused")
     if not gone:
         raise InvalidRequest(f"{what} is not among what you accept; `tirgemm trust list` shows that, and in which file")
     _done(as_json, sorted(set(gone)), "", f"{what} is accepted no longer")
@@ -127,8 +132,15 @@ def _confirmed(client: Client, replace: bool, *, ask: bool) -> tuple[str, ...]:
     return shown
 
 
-def _row(kind: str, key: str, url: str, comment: str, file: Path) -> dict[str, str]:
-    return {"kind": kind, "key": key, "url": url, "comment": comment, "file": str(file)}
+def _row(kind: str, key: str, url: str, comment: str, file: Path) -> dict[str, Any]:
+    from tirgemm.artifact.revocations import KnownRevocations
+
+    try:
+        KnownRevocations.default().refuse("the key", key)
+        revoked = False
+    except RevokedArtifact:
+        revoked = True
+    return {"kind": kind, "key": key, "url": url, "comment": comment, "file": str(file), "revoked": revoked}
 
 
 def _done(as_json: bool, keys: list[str], url: str, words: str) -> None:

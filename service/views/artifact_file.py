@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tirgemm.tuning.records import KernelRecord, SampleSet
     from tirgemm.tuning.records.store import Store
 
+LOG = logging.getLogger("tirgemm.client")
 _ID = re.compile(r"[0-9a-f]{6,64}")
 
 
@@ -57,8 +59,12 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
         opened = _opened(read_file(path), trust, text)
         if not has_store:
             return opened
-        with open_store(data, db, to_read=True) as store:
-            return _known_to(store, opened, None)
+        try:
+            with open_store(data, db, to_read=True) as store:
+                return _known_to(store, opened, None)
+        except StoreError as error:
+            LOG.warning("what a database knows of %s is left out: %s", text, error)
+            return opened
     if not _ID.fullmatch(text):
         raise InvalidRequest(f"{text!r:.200} is neither a file nor the id of a kernel, 6 hexadecimal digits or more")
     if not has_store:

@@ -81,10 +81,11 @@ def _declared(package: Package) -> tuple[tuple[str, int], ...]:
     """What the cubin says without a disassembler, of the kernel that comes last where there are several."""
     from tirgemm.analysis.sass.cubin import kernels
 
-    launch = package.manifest.launch.kernels[-1]
+    launches = package.manifest.launch.kernels
     declared = {kernel.name: kernel for kernel in kernels(package.binary)}
-    if launch.symbol not in declared:
+    if not launches or launches[-1].symbol not in declared:
         return ()
+    launch = launches[-1]
     kernel = declared[launch.symbol]
     return (("registers a thread", kernel.registers), *_shared(launch, kernel.shared_bytes))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tirgemm._terminal.plain_text import plain
 from tirgemm._terminal.tables import Table
 from tirgemm.gemm import REGIMES
 from tirgemm.timings import MemberTiming, Timings
@@ -30,5 +29,5 @@ def member_table(members: Iterable[MemberTiming], *, indent: int = 0) -> Table:
     table = Table("m", "kernel", "config", ">us at the largest m", indent=indent)
     for member in members:
         us = "-" if member.median_us is None else f"{member.median_us:.2f}"
-        table.add_row(plain(member.m), plain(member.kernel_sha256[:16]), plain(member.config), us)
+        table.add_row(member.m, member.kernel_sha256[:16], member.config, us)
     return table

@@ -53,7 +53,7 @@ def signed(manifest: Any, signer: Signer = SIGNER) -> dict[str, bytes]:
     return {"manifest.json": data, "signature.json": packages._signature(signer.public, signer.sign(data))}
 
 
-def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) -> bytes:
+def edited(change: Callable[[dict[str, Any]], object], signer: Signer = SIGNER) -> bytes:
     """The sample artifact with its manifest changed, hashed again and signed again."""
     from tirgemm.artifact.manifest import canonical, sha256
 
@@ -63,6 +63,40 @@ def edited(change: Callable[[dict[str, Any]], None], signer: Signer = SIGNER) ->
     if isinstance(manifest.get("kernel"), dict):
         manifest["kernel_sha256"] = sha256(canonical(manifest["kernel"]))
     return packages._write(parts | signed(manifest, signer))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kernel: kernel["device"].update(model=None),
+        lambda kernel: kernel["device"].update(features=[5]),
+        lambda kernel: kernel["device"].update(arch="\x1b[2J"),
+        lambda kernel: kernel["sources"].update({"kernel.so": kernel["binary"]["sha256"]}),
+        lambda kernel: kernel["launch"]["kernels"][0].update(block=["1", 1, 1]),
+        lambda kernel: kernel["launch"]["kernels"][0].update(block=[1, 1], cluster=[1, 1, 1, 1]),
+        lambda kernel: kernel["launch"]["kernels"][0].update(shared_bytes="0"),
+        lambda kernel: kernel["launch"]["kernels"][0].update(symbol=[]),
+    ],
+)
+def test_a_manifest_with_fields_of_another_type_is_malformed(change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
+        read(edited(lambda manifest: change(manifest["kernel"])), TRUST)
+
+
+@pytest.mark.parametrize("change", [{"certificate": {"tests": [float("nan")]}}, {"timings": {"x": float("inf")}}])
+def test_a_manifest_with_what_json_has_not_is_malformed(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptArtifact, match="the manifest is malformed"):
+        read(edited(lambda manifest: manifest.update(change)), TRUST)
+
+
+def test_an_error_about_a_manifest_is_no_longer_than_can_be_read() -> None:
+    for change in (
+        lambda manifest: manifest["kernel"]["gemm"].update(act="x" * 100_000),
+        lambda manifest: manifest["kernel"]["sources"].update({"x" * 100_000: "0" * 64}),
+    ):
+        with pytest.raises(CorruptArtifact) as refused:
+            read(edited(change), TRUST)
+        assert len(str(refused.value)) < 1000
 
 
 def test_what_was_packed_is_read_back() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import stat
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tirgemm.artifact import Signer, Trust
+from tirgemm.artifact import Signer, Trust, private_file
 from tirgemm.artifact.known_servers import KnownServer, KnownServers, address
 from tirgemm.artifact.revocations import KnownRevocations, RevocationList
 from tirgemm.artifact.signing_keys import LIST_FILE, SigningKeys
@@ -72,6 +74,45 @@ def test_a_replaced_key_is_gone_and_the_rest_of_the_file_stays(servers: KnownSer
     assert [entry.url for entry in servers.forget(TWO)] == ["https://other.example"]
     assert servers.path.read_text() == "# by hand\n\n"
     assert servers.forget(URL) == ()
+
+
+def test_what_another_process_adds_while_the_file_is_replaced_stays(
+    servers: KnownServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.accept(URL, [ONE])
+    user = Trust.of_user().add(ONE)
+    real = private_file.replace
+
+    def meanwhile(change: Callable[[], object], replaces: Callable[[], object]) -> None:
+        other = threading.Thread(target=change)
+
+        def replace(path: Path, data: bytes) -> None:
+            other.start()
+            other.join(0.2)
+            real(path, data)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(private_file, "replace", replace)
+            replaces()
+        other.join()
+
+    meanwhile(lambda: servers.accept("https://other.example", [TWO]), lambda: servers.accept(URL, [THREE]))
+    meanwhile(lambda: servers.accept("https://third.example", [TWO]), lambda: servers.forget(URL))
+    assert {entry.url for entry in servers.entries()} == {"https://other.example", "https://third.example"}
+    meanwhile(lambda: user.add(TWO), lambda: user.remove(ONE))
+    assert user.comments().keys() == {TWO}
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("data", [b'{"list": "{', b"{}", b'{"list": "{\\"format\\": 2}", "signatures": {}}'])
+def test_a_list_of_revocations_that_cannot_be_read_is_named(data: bytes) -> None:
+    known = KnownRevocations.default()
+    path = known.path(URL)
+    private_file.create(path, data)
+    with pytest.raises(UntrustedArtifact) as refused:
+        known.refuse("the key", ONE)
+    assert str(refused.value).startswith(f"{path}: the list of revocations is ")
+    assert str(refused.value).endswith("move it away, and the service is asked for it again")
 
 
 def test_a_file_that_is_a_link_stays_one(servers: KnownServers, tmp_path: Path) -> None:

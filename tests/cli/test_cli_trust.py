@@ -119,6 +119,9 @@ def test_own_kernels_stay_valid_after_a_rotation_until_their_key_or_they_are_rev
     private_file.append(home / "config" / "tirgemm" / "trusted_keys", old)
     code, _, err = run("call", "k")
     assert (code, f"{old} was revoked: leaked" in err) == (1, True)
+    rows = json.loads(run("trust", "list", "--json")[1])["keys"]
+    assert [(row["kind"], row["key"], row["revoked"]) for row in rows] == [("own", new, False), ("key", old, True)]
+    assert f"  {old}  REVOKED" in run("trust", "list")[1].splitlines()
 
 
 def test_get_from_the_users_own_service_then_call_and_verify(run: Run, home: Path) -> None:
@@ -229,6 +232,8 @@ def test_list_shows_every_key_and_its_file_and_remove_takes_it_out(run: Run, hom
     for what in (OTHER, URL):
         code, _, err = run("trust", "remove", what)
         assert (code, "is not among what you accept" in err) == (2, True)
+    code, _, err = run("trust", "remove", own)
+    assert (code, f"is your own key, of {home / 'data' / 'tirgemm'}; `tirgemm signing revoke`" in err) == (2, True)
 
 
 def test_remove_takes_a_servers_key_out_by_the_key_too(run: Run) -> None:

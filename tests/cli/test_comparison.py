@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, packed
+from tests.helpers.artifact_samples import SIGNER, fake_cubin, packed
 from tests.helpers.command_line import Run, own_folders, runner
 from tests.helpers.stored_candidates import FAST, GEMM, SLOW, Made, compiled_for_a_gpu, made, samples
 from tirgemm.artifact import Signer, Trust
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
+from tirgemm.launch import Launch, scalar_args, tensor_args
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.intervals import median_interval, ratio_interval
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -74,6 +76,15 @@ def test_medians_without_samples_have_no_interval_and_it_is_said(run: Run, home:
     assert "They are of different runs" in out
     assert "There are not two times to compare" in run("one", "two", "--regime", "isolated")[1]
     assert json.loads(run("one", "two", "--json")[1])["ratio_interval"] is None
+
+
+def test_a_time_of_zero_is_none_and_a_kernel_that_launches_nothing_has_no_figures(run: Run, home: Path) -> None:
+    (home / "one").write_bytes(packed(GEMM, timings=Timings({"sustained": Timing(0.0)})))
+    launch = Launch(tensor_args(GEMM), scalar_args(GEMM), ())
+    gpu = {"device": named_device("sm_90a"), "binary": fake_cubin(), "binary_format": "cubin"}
+    (home / "two").write_bytes(packed(GEMM, launch=launch, sources={}, signer=Signer.generate(), **gpu))
+    code, out, err = run("one", "two")
+    assert (code, "it was not measured in the regime sustained" in out) == (0, True), err
 
 
 def test_different_problems_and_one_kernel_twice_are_said_to_be(run: Run, home: Path) -> None:

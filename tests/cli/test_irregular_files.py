@@ -13,8 +13,10 @@ import pytest
 from tests.helpers.artifact_samples import SIGNER, certified
 from tests.helpers.command_line import Run, own_folders, runner
 from tirgemm._client.artifact_source import artifact_in
+from tirgemm._terminal.output_file import check_output
 from tirgemm.artifact.manifest import sha256
 from tirgemm.artifact.regular_file import open_regular, read_regular
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 
 DEADLINE_SECONDS = 120
@@ -67,6 +69,22 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_a_fifo_is_refused_at_once(call: Run, arguments: str, words: str) -> None:
     code, out, err = call(*arguments.replace("KEY", SIGNER.public).split())
     assert (code in (1, 2), out, words in " ".join(err.split())) == (True, "", True), err
+
+
+def test_an_output_in_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sealed").mkdir()
+    (tmp_path / "sealed" / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("sealed/file")
+    (tmp_path / "dangling").symlink_to("sealed/new")
+    # Root may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / "sealed")
+    for path in ("sealed/file", "sealed/new", "link", "dangling"):
+        with pytest.raises(InvalidRequest, match="which this user cannot write"):
+            check_output(tmp_path / path)
+    check_output(tmp_path / "new")
+    check_output(Path("/dev/null"))
 
 
 def test_a_fifo_in_a_folder_of_artifacts_is_passed_over(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from tests.helpers.stored_candidates import GEMM, Made, compiled_for_a_gpu, made
 from tests.helpers.terminal import on_terminal
 from tirgemm import Gemm, expr
 from tirgemm.artifact import Signer, Trust
-from tirgemm.timings import MemberTiming, StreamTiming, Timing, Timings
+from tirgemm.config import Config
+from tirgemm.timings import BaselineTime, MemberTiming, StreamTiming, Timing, Timings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -175,6 +176,29 @@ def test_what_would_steer_a_terminal_is_not_printed_to_one(home: Path) -> None:
     assert piped == b"; \x1b[2Jcleared\n", "a pipe has it as it is"
     code, seen = on_terminal(command, 80, os.environ, ROOT)
     assert (code, seen) == (0, "; \N{REPLACEMENT CHARACTER}[2Jcleared\n")
+
+
+def test_a_file_is_shown_where_the_database_is_damaged(run: Run, home: Path) -> None:
+    (home / "folder").mkdir()
+    (home / "folder" / "tirgemm.db").write_bytes(b"junk" * 100)
+    code, out, err = run("show", cpu_artifact(home), "--data", "folder")
+    assert (code, "problem      33x17x19:f16:nt" in out, "what a database knows of" in err) == (0, True, True), err
+
+
+def test_a_strangers_words_do_not_steer_a_terminal(run: Run, home: Path) -> None:
+    steer = "\x1b[2Jgone"
+    gemm, baselines = Gemm.parse("1..40x17x19:f32:nt"), {steer: BaselineTime(25.0, 2.0)}
+    about = {
+        "device": cpu().with_(model=steer),
+        "config": Config("sample", (("rows", 1), ("order", steer))),
+        "timings": Timings({"sustained": Timing(12.5, baselines=baselines)}),
+    }
+    path = cpu_artifact(home, **about)
+    (home / "set").write_bytes(packed_set(gemm, (8, 40), members={0: about, 1: about}, timings=about["timings"]))
+    (home / f"{steer}.tirgemm").write_bytes(b"not an artifact")
+    for arguments in (("show", path), ("show", "set"), ("compare", path, "set"), ("show", f"{steer}.tirgemm")):
+        _, out, err = run(*arguments)
+        assert ("\x1b" in out + err, "\N{REPLACEMENT CHARACTER}[2Jgone" in out + err) == (False, True), (out, err)
 
 
 def test_extents_in_m_are_read_as_people_write_them(run: Run, home: Path) -> None:

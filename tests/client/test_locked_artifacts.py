@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tirgemm._client import http as http_layer
 from tirgemm._client.lock_file import LockedKernel, LockFile, locked_of
 from tirgemm._client.model_file import ModelFile
 from tirgemm.artifact import Signer, Trust, read
+from tirgemm.artifact.known_servers import KnownServers
 from tirgemm.errors import (
     CorruptArtifact,
     InvalidGemm,
@@ -112,10 +115,24 @@ def test_a_lock_file_comes_back_as_it_was_written(fake: FakeService, tmp_path: P
     for text, device in (("kv", None), ("7x5x3", None), ("33x17x19:f32", "cuda")):
         with pytest.raises(InvalidRequest, match=r"has no kernel for .*; it has qkv"):
             lock.named(text, device)
+    assert two.named("33x17x19:f32").regime == "sustained"
     with pytest.raises(InvalidRequest, match="has no kernel"):
-        two.named("33x17x19:f32", None, None)
+        lock.named("33x17x19:f32", None, "isolated")
+    with pytest.raises(InvalidRequest, match="has 'qkv' in the regime sustained, not isolated"):
+        lock.named("qkv", None, "isolated")
     with pytest.raises(InvalidRequest, match=r"has 'qkv' for the device cpu:.*, not cuda"):
         lock.named("qkv", "cuda")
+
+
+def test_a_lock_file_is_readable_by_others_and_a_device_is_written_to(fake: FakeService, tmp_path: Path) -> None:
+    lock = locked(served(fake))
+    lock.write(tmp_path / "a.lock")
+    assert stat.S_IMODE((tmp_path / "a.lock").stat().st_mode) & 0o044
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    lock.write(tmp_path / "fifo")
+    assert os.read(reader, 1 << 16) == (tmp_path / "a.lock").read_bytes()
+    os.close(reader)
 
 
 FIELDS = "gemm, device, regime, role, kernel_sha256, artifact_sha256, artifact_bytes"
@@ -284,6 +301,8 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert (code, err) == (0, "")
     assert (tmp_path / "mlp-up.tirgemm").read_bytes() == served(fake)
     assert fake.requests == []
+    code, _, err = run("get", "qkv", "--locked", "model.toml.lock", "--offline", "--regime", "isolated")
+    assert (code, "in the regime sustained, not isolated" in err) == (2, True)
     code, _, err = run("get", "kv", "--locked", "model.toml.lock", "--offline")
     assert (code, "has no kernel for 'kv'" in err) == (2, True)
     for option in (["--retune"], ["--default"], ["--priority", "3"], ["--window", "22:00-06:00"]):
@@ -297,6 +316,18 @@ def test_the_commands_lock_a_model_and_get_what_is_locked(run: Run, fake: FakeSe
     assert (code, "--locked" in err) == (2, True)
 
 
+def test_a_key_that_was_accepted_for_another_address_is_told_with_that(
+    run: Run, fake: FakeService, tmp_path: Path
+) -> None:
+    Trust.of_user().remove(SIGNER.public)
+    KnownServers.default().accept(URL, [SIGNER.public])
+    locked(served(fake)).write(tmp_path / "m.lock")
+    (tmp_path / "a.tirgemm").write_bytes(served(fake))
+    code, _, err = run("get", "qkv", "--locked", "m.lock", "--from", ".", "--offline")
+    assert (code, f"accepted for {URL} alone; ask as a client of that address: --url {URL}" in err) == (1, True), err
+    assert run("get", "qkv", "--locked", "m.lock", "--from", ".", "--offline", "--url", URL)[0] == 0
+
+
 def test_a_lock_file_that_cannot_be_written_is_refused_before_the_service_is_asked(
     run: Run, fake: FakeService, tmp_path: Path
 ) -> None:
@@ -304,6 +335,7 @@ def test_a_lock_file_that_cannot_be_written_is_refused_before_the_service_is_ask
     (tmp_path / "model.toml.lock").mkdir()
     for options, words in (
         (["-o", "model.toml.lock"], "--output is model.toml.lock, which is a folder"),
+        (["-o", "./model.toml"], "--output is model.toml, which is the model file itself"),
         (["-o", "away/model.lock"], "--output is away/model.lock, but there is no folder away"),
         ([], "the lock file is model.toml.lock, which is a folder"),
     ):

@@ -13,7 +13,7 @@ from tirgemm._client.model_file import problem_text
 from tirgemm._client.service_json import parse_json
 from tirgemm._version import __version__
 from tirgemm.artifact import Manifest, Package
-from tirgemm.artifact.regular_file import read_regular, write_whole
+from tirgemm.artifact.regular_file import read_regular, write_named
 from tirgemm.errors import InvalidRequest, MismatchedArtifact, TirgemmError, UnverifiedArtifact
 from tirgemm.gemm import Gemm, Regime, regime_named
 from tirgemm.status import Role
@@ -76,14 +76,14 @@ class LockFile:
             raise InvalidRequest(f"{path} is no lock file: {error}") from error
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all; the same kernels give the same bytes. Raises OSError."""
+        """Write it whole or not at all; the same kernels give the same bytes. Raises InvalidRequest."""
         kernels = {name: asdict(self.kernels[name]) for name in sorted(self.kernels)}
         document = {"format": FORMAT, "tirgemm": __version__, "kernels": kernels}
-        write_whole(path.absolute(), (json.dumps(document, indent=2) + "\n").encode())
+        write_named(path, (json.dumps(document, indent=2) + "\n").encode())
 
     def named(self, text: str, device: str | None = None, regime: Regime | None = None) -> LockedKernel:
         """The kernel of a name, or of a problem in its text form, for a device by its key, kind or architecture, and in
-        ``regime`` where there are several.
+        ``regime``: of several, in the sustained one by default.
 
         Raises InvalidRequest where there is none, or more than one artifact.
         """
@@ -91,13 +91,15 @@ class LockFile:
             kernel = self.kernels[text]
             if not _is_called(kernel.device, device):
                 raise InvalidRequest(f"the lock file has {text!r:.200} for the device {kernel.device}, not {device}")
+            if regime not in (None, kernel.regime):
+                raise InvalidRequest(f"the lock file has {text!r:.200} in the regime {kernel.regime}, not {regime}")
             return kernel
         gemm = problem_text(text)
         meant = {
             kernel for kernel in self.kernels.values() if kernel.gemm == gemm and _is_called(kernel.device, device)
         }
-        if len(meant) > 1:
-            meant = {kernel for kernel in meant if kernel.regime == regime}
+        if regime is not None or len(meant) > 1:
+            meant = {kernel for kernel in meant if kernel.regime == (regime or "sustained")}
         if len(meant) != 1:
             known = ", ".join(list(self.kernels)[:10])
             count = "no kernel" if not meant else f"{len(meant)} kernels"

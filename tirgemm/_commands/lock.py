@@ -12,6 +12,7 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.cli import URL
+from tirgemm.errors import InvalidRequest
 from tirgemm.events import Phase
 from tirgemm.progress import ProgressTracker, role_description
 
@@ -44,6 +45,8 @@ def lock(
     model = ModelFile.read(file)
     target = out or file.with_name(f"{file.name}.lock")
     check_output(target, "--output" if out else "the lock file")
+    if target.resolve() == file.resolve():
+        raise InvalidRequest(f"--output is {target}, which is the model file itself; name another place")
     kernels = {}
     with Client(url) as client:
         # All of them at once, so that the service works on them side by side.

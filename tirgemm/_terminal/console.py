@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from tirgemm._extras import extra_of
+from tirgemm._terminal.plain_text import plain
 from tirgemm._terminal.tables import wrapped
 from tirgemm.errors import (
     DoesNotFit,
@@ -244,7 +245,7 @@ def _failed(code: str, message: str, status: int) -> int:
         document = _error_member(code, message, status)
         told = _told(sys.stdout, lambda: print(json.dumps(document, indent=2), flush=True))
     if not told:
-        _told(sys.stderr, lambda: err.print(f"[red]error:[/] {escape(message)}", soft_wrap=True))
+        _told(sys.stderr, lambda: err.print(f"[red]error:[/] {escape(plain(message))}", soft_wrap=True))
     return status
 
 

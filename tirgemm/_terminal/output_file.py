@@ -24,7 +24,11 @@ def check_output(path: Path | None, option: str = "--output", *, replaces: bool 
         raise InvalidRequest(f"{option} is {path}, but there is no folder {path.parent}; make it first")
     if replaces and path.exists() and not path.is_file():
         raise InvalidRequest(f"{option} is {path}, which is no regular file; name one")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    # A file is replaced by a draft beside it, or beside what a link points to; a device is written to.
+    places = {path} if path.exists() else set()
+    if path.is_file() or not places:
+        places.add(Path(os.path.realpath(path)).parent)
+    if not all(os.access(place, os.W_OK) for place in places):
         raise InvalidRequest(f"{option} is {path}, which this user cannot write; name another place")
 
 

@@ -1,4 +1,5 @@
-"""Tables for terminals of any width and for pipes: cells wrap between words, and no value is ever cut."""
+"""Tables for terminals of any width and for pipes: cells wrap between words, no value is ever cut, and none steers the
+terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
+
+from tirgemm._terminal.plain_text import plain
 
 # Spaces between two columns, and the fewest cells that a column of words is wrapped to.
 _GAP = 2
@@ -65,14 +68,14 @@ class Table:
 
     def add_column(self, column: Column | str) -> None:
         if isinstance(column, str):
-            column = Column(column.removeprefix(">"), column.startswith(">"))
+            column = Column(plain(column.removeprefix(">")), column.startswith(">"))
         self.columns.append(column)
 
     def add_row(self, *cells: str | Text) -> None:
         """A cell for every column, in their order."""
         if len(cells) != len(self.columns):
             raise ValueError(f"a row has {len(cells)} cells; the table has {len(self.columns)} columns")
-        self.rows.append(tuple(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+        self.rows.append(tuple(map(_text, cells)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width - self.indent
@@ -167,7 +170,7 @@ class Fields:
     """Lines of a name and a value, the values in a column of their own."""
 
     def __init__(self, fields: Iterable[tuple[str, str | Text]], indent: int = 0) -> None:
-        self.fields = [(name, value if isinstance(value, Text) else Text(value)) for name, value in fields]
+        self.fields = [(plain(name), _text(value)) for name, value in fields]
         self.indent = indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -178,11 +181,17 @@ class Paragraph:
     """Words that wrap at the console's width, the first line ``indent`` cells in and the others below it."""
 
     def __init__(self, text: str | Text, indent: int = 0) -> None:
-        self.text = text if isinstance(text, Text) else Text(text)
+        self.text = _text(text)
         self.indent = indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         return _printed(wrapped(self.text, options.max_width - self.indent), self.indent)
+
+
+def _text(words: str | Text) -> Text:
+    text = words if isinstance(words, Text) else Text(plain(words))
+    text.plain = plain(text.plain)
+    return text
 
 
 def _printed(lines: Iterable[Text], indent: int) -> Iterator[Text]:

@@ -17,5 +17,5 @@ def read_array(path: Path) -> Any:
     try:
         with open_regular(path) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, TypeError, OverflowError, MemoryError) as error:  # of a damaged header
         raise InvalidRequest(f"{path} is not a .npy array of numbers, or damaged; numpy.save writes them") from error

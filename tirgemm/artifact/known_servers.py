@@ -56,22 +56,28 @@ class KnownServers:
         accepted = frozenset(keys)
         for key in accepted:
             public_bytes(key)
-        known = self.keys(url)
-        if known - accepted:
-            self.forget(url)
-            known = frozenset()
-        for key in sorted(accepted - known):
-            private_file.append(self.path, str(KnownServer(address(url), key, " ".join(comment.split()))))
+        with private_file.locked(self.path):
+            known, lines = self.keys(url), self._lines()
+            new = [str(KnownServer(address(url), key, " ".join(comment.split()))) for key in sorted(accepted - known)]
+            gone = [entry for _, entry in lines if entry and entry.url == address(url) and entry.key not in accepted]
+            if gone:  # the old and the new at once, so that the server is never without a key
+                self._replace([line for line, entry in lines if entry not in gone] + new)
+            else:
+                for line in new:
+                    private_file.append(self.path, line)
 
     def forget(self, what: str) -> tuple[KnownServer, ...]:
         """Remove the entries of a server, or of a key, and return them."""
         wanted = what if what.startswith("ed25519:") else address(what)
-        lines = self._lines()
-        gone = tuple(entry for _, entry in lines if entry is not None and wanted in (entry.url, entry.key))
-        if gone:
-            kept = "".join(f"{line}\n" for line, entry in lines if entry not in gone)
-            private_file.replace(self.path, kept.encode())
+        with private_file.locked(self.path):
+            lines = self._lines()
+            gone = tuple(entry for _, entry in lines if entry is not None and wanted in (entry.url, entry.key))
+            if gone:
+                self._replace([line for line, entry in lines if entry not in gone])
         return gone
+
+    def _replace(self, lines: Iterable[str]) -> None:
+        private_file.replace(self.path, "".join(f"{line}\n" for line in lines).encode())
 
     def _lines(self) -> list[tuple[str, KnownServer | None]]:
         """Every line of the file, with its entry; None for a comment."""

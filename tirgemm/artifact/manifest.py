@@ -26,7 +26,7 @@ from typing import Any
 
 from tirgemm._version import __version__
 from tirgemm.config import Config
-from tirgemm.device import Device
+from tirgemm.device import Device, is_device_key
 from tirgemm.errors import CorruptArtifact, IncompatibleArtifact, InvalidRequest, TirgemmError
 from tirgemm.expr import Expr
 from tirgemm.gemm import REGIMES, Gemm, Range, Regime
@@ -297,7 +297,7 @@ def read(data: bytes) -> Manifest:
     except IncompatibleArtifact:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, TirgemmError) as error:
-        raise CorruptArtifact(f"the manifest is malformed: {error}") from error
+        raise CorruptArtifact(f"the manifest is malformed: {error!s:.500}") from error
 
 
 def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) -> Manifest:
@@ -308,6 +308,7 @@ def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) 
     certificate = document["certificate"]
     if not isinstance(document["timings"], dict) or not (certificate is None or isinstance(certificate, dict)):
         raise ValueError("certificate and timings are not objects")
+    canonical([certificate, document["timings"]])
     binary_format = kernel["binary"]["format"]
     if kernel["binary"]["name"] != FORMATS[binary_format]:
         raise ValueError(f"the binary is called {kernel['binary']['name']!r}")
@@ -330,6 +331,10 @@ def _kernel(document: dict[str, Any], regime: Regime | None, role: Role | None) 
     )
     if manifest.launch.tensors != tensor_args(manifest.gemm) or manifest.launch.scalars != scalar_args(manifest.gemm):
         raise ValueError("the launch's tensors and scalars are not those of its gemm")
+    if not is_device_key(manifest.device.key):
+        raise ValueError(f"its device would have the key {manifest.device.key!r:.200}")
+    if not manifest.sources.keys().isdisjoint(FORMATS.values()):
+        raise ValueError("a source is called as a binary is")
     return manifest
 
 
@@ -337,6 +342,7 @@ def _set(document: dict[str, Any], regime: Regime | None, role: Role | None) -> 
     """The manifest of a set."""
     if not isinstance(document["timings"], dict) or not isinstance(document["members"], list):
         raise ValueError("timings are not an object, or members are not a list")
+    canonical(document["timings"])
     if not isinstance(document.get("sources_sha256", ""), str):
         raise ValueError("sources_sha256 is not a text")
     for member in document["members"]:

@@ -152,7 +152,7 @@ def _read(data: bytes, trust: Trust | None) -> Package:
     expected = [_MANIFEST, _SIGNATURE, *stored]
     for name in (*expected, *archive.names):
         if name not in archive.names:
-            raise CorruptArtifact(f"the artifact lacks {name}, which its manifest names")
+            raise CorruptArtifact(f"the artifact lacks {name:.200}, which its manifest names")
         if name not in expected:
             raise CorruptArtifact(f"the artifact holds {name}, which its manifest does not name")
     members = {name: archive.read(name) for name in expected}

@@ -5,12 +5,13 @@ Read only if nobody else can have written them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tirgemm.artifact.regular_file import open_regular
@@ -44,6 +45,20 @@ def read(path: Path, what: str, forbidden: int, refuse: Callable[[str], Exceptio
     if len(data) > MAX_BYTES:
         raise refuse(f"{what} {path} has more than {MAX_BYTES} bytes")
     return data
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps out whoever else would change a file of this folder meanwhile, where its file system can; the folder is
+    made."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def append(path: Path, line: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from io import BufferedReader
@@ -54,15 +55,18 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def write_named(path: Path, data: bytes) -> None:
-    """Write what a user asked for: a file whole or not at all; a device or a FIFO is written to, not replaced. Raises
-    InvalidRequest."""
-    draft = path.parent / f".{path.name}.{os.getpid()}"
+    """Write what a user asked for: a file whole or not at all, whoever else writes it now, and where it is a link what
+    that points to, with the mode that it had; a device or a FIFO is written to, not replaced. Raises InvalidRequest."""
+    target = Path(os.path.realpath(path))
+    draft = target.parent / f".part-{os.urandom(8).hex()}"
     try:
         if path.exists() and not path.is_file():  # /dev/stdout, say
             path.write_bytes(data)
         else:
             draft.write_bytes(data)
-            draft.replace(path)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copymode(target, draft)
+            draft.replace(target)
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
     finally:

@@ -153,7 +153,12 @@ def signers(data: bytes) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def _revoked(path: Path, changed_ns: int, size: int) -> dict[str, str]:  # noqa: ARG001 - a changed file is read again
     data = private_file.read(path, "list of revocations", 0o022, UntrustedArtifact)
-    return {} if data is None else _parsed(_document(data)["list"]).revoked
+    try:
+        return {} if data is None else _parsed(_signatures(_document(data))[0]).revoked
+    except UntrustedArtifact as error:
+        raise UntrustedArtifact(
+            f"{path}: {error}; where that is a service's list, move it away, and the service is asked for it again"
+        ) from error
 
 
 def _document(data: bytes) -> dict[str, Any]:

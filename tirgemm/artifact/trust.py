@@ -72,15 +72,17 @@ class Trust:
         public_bytes(key)
         KnownRevocations.default().refuse("the key", key)
         if self.path is not None and key not in self.file(self.path).keys:
-            private_file.append(self.path, f"{key} {' '.join(comment.split())}".rstrip())
+            with private_file.locked(self.path):
+                private_file.append(self.path, f"{key} {' '.join(comment.split())}".rstrip())
         return Trust(self.keys | {key}, self.path)
 
     def remove(self, key: str) -> bool:
         """Take a key out of the file; False where the file does not hold it."""
         if self.path is None or key not in self.file(self.path).keys:
             return False
-        lines = self.path.read_text(errors="replace").splitlines(keepends=True)
-        private_file.replace(self.path, "".join(line for line in lines if line.split()[:1] != [key]).encode())
+        with private_file.locked(self.path):
+            lines = self.path.read_text(errors="replace").splitlines(keepends=True)
+            private_file.replace(self.path, "".join(line for line in lines if line.split()[:1] != [key]).encode())
         return True
 
     def check_key(self, key: str) -> None:
@@ -104,6 +106,9 @@ class Trust:
         if self.path is None:
             return "the keys given do not hold; pass that one too if you trust its owner"
         if self.path == user_config() / "trusted_keys":
+            urls = [entry.url for entry in KnownServers.default().entries() if entry.key == key]
+            if urls:
+                return f"you accepted for {' and '.join(urls)} alone; ask as a client of that address: --url {urls[0]}"
             return (
                 f"the trust file {self.path} does not hold; if you trust its owner, accept it: tirgemm trust add {key}"
             )

@@ -54,6 +54,9 @@ def test_call_takes_arrays_and_writes_the_result(run: Run, home: Path) -> None:
 def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
     path = artifact(home)
     np.save(home / "a.npy", np.zeros((33, 18)))
+    for name, extent in (("huge", 10**15), ("huger", 10**30)):
+        with (home / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (extent,)})
     np.save(home / "s.npy", np.full((33, 19), "text"))
     (home / "no.npy").write_text("hello")
     for name, value in (("large", 1e6), ("nan", np.nan), ("sum", 6e4)):
@@ -68,6 +71,8 @@ def test_call_refuses_arrays_that_do_not_fit(run: Run, home: Path) -> None:
         (("--c", "a.npy"), "takes a, b; c was given"),
         (("--a", "no.npy"), "is not a .npy array"),
         (("--a", "o.npy"), "error: o.npy is not a .npy array of numbers, or damaged; numpy.save writes them\n"),
+        (("--a", "huge.npy"), "huge.npy is not a .npy array of numbers, or damaged"),
+        (("--a", "huger.npy"), "huger.npy is not a .npy array of numbers, or damaged"),
         (("--a", "z.npz"), "z.npz is not a .npy array of numbers"),
         (("--a", "large.npy"), "array a has 1e+06 at [7, 0], which is not finite in f16"),
         (("--a", "nan.npy"), "array a has nan at [7, 0], which is not finite in f16"),
@@ -172,6 +177,15 @@ def test_verify_and_call_refuse_what_was_touched_or_is_a_strangers(run: Run, hom
     assert run("verify", path, "--trust", home / "keys")[0] == 0
     assert run("verify", path, "--trust", "a", "--trust", "b")[0] == 2
     assert run("verify", path)[0] == 1, "none of it was remembered"
+
+
+@pytest.mark.usefixtures("trusted")
+def test_export_does_not_write_over_the_artifact(run: Run, home: Path) -> None:
+    path = artifact(home)
+    before = path.read_bytes()
+    (home / "link").symlink_to(path)
+    code, _, err = run("export", path, home / "link")
+    assert (code, "which is the artifact itself" in err, path.read_bytes()) == (2, True, before)
 
 
 @pytest.mark.usefixtures("trusted")
