@@ -60,10 +60,10 @@ COMMANDS = (
     Command(
         "serve",
         "tirgemm.service.commands.serve:serve",
-        ("tune", "service"),
+        ("service", "tune"),
         "Run the service, with a worker beside it.",
     ),
-    Command("worker", "tirgemm.service.commands.worker:worker", ("tune", "service"), "Run a worker of a service."),
+    Command("worker", "tirgemm.service.commands.worker:worker", ("service", "tune"), "Run a worker of a service."),
     Command(
         "bench", "tirgemm.service.commands.bench:bench", ("tune",), "Measure a suite of shapes into a results file."
     ),
