@@ -153,4 +153,4 @@ image-test: $(STAMP)
 	$(BIN)/python -u scripts/image_test.py
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock .demo .site build dist *.egg-info
+	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock $(VENV)-client $(VENV)-wheel .demo .site build dist *.egg-info
