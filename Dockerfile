@@ -10,7 +10,7 @@ RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive \
     apt-get install --yes --no-install-recommends ca-certificates gcc libc6-dev python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log /usr/include \
-    && rm /usr/lib/gcc/*/*/cc1 /usr/lib/gcc/*/*/lto1 /usr/bin/*lto-dump* /usr/lib/*/lib[alt]san.so* \
+    && rm /usr/lib*/gcc/*/*/cc1 /usr/lib*/gcc/*/*/lto1 /usr/bin/*lto-dump* /usr/lib/*/lib[alt]san.so* \
     && find /usr/lib -name '*.a' ! -name 'libgcc*' ! -name '*_nonshared.a' -delete \
     && useradd --system --no-create-home --home-dir /data --uid 10001 --user-group tirgemm \
     && install --directory --owner=tirgemm --group=tirgemm /data \

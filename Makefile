@@ -1,5 +1,5 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
-# Debian packages needed: python3 python3-venv make g++
+# Debian packages needed: python3 python3-venv python3-dev make g++
 
 PYTHON ?= python3
 VENV   := .venv
@@ -99,6 +99,7 @@ $(RAY_STAMP): requirements.lock pyproject.toml | $(STAMP)
 
 # The largest part beside the other environment; the rest when that has built the launcher, which lies in the checkout.
 $(TORCH_VENV)/.pytorch: requirements-torch.lock | $(VENV)/.pip
+	@$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || { echo "Python's headers, which torch.compile needs, are missing: apt-get install python3-dev"; exit 2; }
 	$(PYTHON) -m venv --clear --without-pip $(TORCH_VENV)
 	$(TORCH_PIP) install --no-compile --constraint requirements-torch.lock torch
 	@touch $@
@@ -152,4 +153,4 @@ image-test: $(STAMP)
 	$(BIN)/python -u scripts/image_test.py
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock .demo .site build dist *.egg-info
+	rm -rf $(VENV) $(TORCH_VENV) $(RAY_VENV) $(VENV)-lock $(VENV)-client $(VENV)-wheel .demo .site build dist *.egg-info

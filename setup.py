@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ class BuildLauncher(build_ext):
 
 class PlatformWheel(bdist_wheel):
     """One wheel for every Python 3 on a platform: every Linux whose glibc is new enough for the launcher."""
+
+    def run(self) -> None:
+        """Without what an earlier build left, of which the source may have lost files."""
+        shutil.rmtree(self.get_finalized_command("build").build_lib, ignore_errors=True)
+        super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
         platform: str = super().get_tag()[2]

@@ -147,7 +147,7 @@ def client_environment(device: Device) -> Path:
         for p in (*sources, ROOT / "pyproject.toml", ROOT / "requirements-client.lock")
         if "__pycache__" not in p.parts
     )
-    stamp = CLIENT_VENV / ".installed"
+    stamp = CLIENT_VENV / f".installed-{device.kind}"
     if stamp.exists() and stamp.stat().st_mtime > newest:
         return python
     console.print("setting up a second virtual environment with the client extra only …")

@@ -33,13 +33,13 @@ def user_data() -> Path:
     return expanded(Path(named)).absolute() if named else _folder("XDG_DATA_HOME", ".local/share")
 
 
-def expanded(path: Path) -> Path:
-    """The path with the home folder in place of ``~`` or ``~user``. Raises InvalidRequest for a user that is not
-    there."""
+def expanded(path: Path, advice: str = "give the whole path") -> Path:
+    """The path with the home folder in place of ``~`` or ``~user``. Raises InvalidRequest, with ``advice``, for a user
+    that is not there."""
     try:
         return path.expanduser()
     except RuntimeError as error:
-        raise InvalidRequest(f"{str(path)!r:.200}: {error}; give the whole path") from error
+        raise InvalidRequest(f"{str(path)!r:.200}: {str(error).rstrip('.')}; {advice}") from error
 
 
 def lock_folder(path: Path) -> Path:
@@ -52,5 +52,5 @@ def lock_folder(path: Path) -> Path:
 
 
 def _folder(variable: str, default: str) -> Path:
-    base = os.environ.get(variable, "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / default) / "tirgemm"
+    base = Path(os.environ.get(variable, ""))
+    return (base if base.is_absolute() else expanded(Path("~") / default, f"set {variable} or HOME")) / "tirgemm"

@@ -244,6 +244,9 @@ class Database(Closing):
                     f"extra: pip install 'tirgemm[postgres]'"
                 )
                 raise MissingExtra(words) from error
+        if sqlite3.sqlite_version_info < (3, 35):  # the first with RETURNING
+            old = f"the SQLite of this Python is {sqlite3.sqlite_version}, and 3.35 is needed"
+            raise StoreError(f"{old}; name a PostgreSQL database with --db, or use a Python with a newer SQLite")
         engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, **options)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

@@ -64,12 +64,15 @@ def revoke(
 @contextmanager
 def _changing(data: Path | None) -> Iterator[SigningKeys]:
     """The keys as they are once every other command that changes them is done; none begins before this one ends."""
+    from tirgemm._extras import require
     from tirgemm._user_folders import KEYS_LOCK
     from tirgemm.artifact.signing_keys import SigningKeys
     from tirgemm.service.jobs.data_lock import ProcessLock
-    from tirgemm.tuning_db.data_folder import require_signing_key
+    from tirgemm.tuning_db.data_folder import database_file, require_signing_key
 
     folder = require_signing_key(data)
+    if database_file(folder).is_file():  # which has the audit log
+        require("`tirgemm signing` beside a database", "tune")
     with ProcessLock(folder / KEYS_LOCK, f"the list of keys in {folder}", wait_s=CHANGE_SECONDS):
         yield SigningKeys(folder)
 

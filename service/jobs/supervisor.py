@@ -4,7 +4,6 @@ other."""
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tirgemm.service.settings import Settings
+from tirgemm.tuning.process.child_rpc import child_environment
 
 logger = logging.getLogger("tirgemm.service")
 
@@ -24,13 +24,13 @@ FIRST_PAUSE, LONGEST_PAUSE, STEADY_SECONDS = 0.5, 30.0, 60.0
 
 def worker_command(parent: int) -> list[str]:
     """The command line of a worker that ends with the process ``parent``."""
-    return [sys.executable, "-m", "tirgemm.service.commands.worker", "--parent", str(parent)]
+    return [sys.executable, "-P", "-m", "tirgemm.service.commands.worker", "--parent", str(parent)]
 
 
 def worker_environment(settings: Settings) -> dict[str, str]:
     """This process's environment with the settings on top: a password in the database's URL is in no command line."""
     passed = settings.model_dump(mode="json", exclude_none=True)
-    return os.environ | {f"TIRGEMM_{name.upper()}": str(value) for name, value in passed.items()}
+    return child_environment({f"TIRGEMM_{name.upper()}": str(value) for name, value in passed.items()})
 
 
 class Supervisor:

@@ -36,7 +36,7 @@ class Membership:
     candidates_after: int
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", _MODULE, json.dumps(asdict(self))]
+        return [sys.executable, "-P", "-m", _MODULE, json.dumps(asdict(self))]
 
 
 class SignsOfLife:

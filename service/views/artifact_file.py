@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tirgemm._extras import absent
 from tirgemm.artifact import Package, Trust, read
 from tirgemm.artifact.package import read_file, signing_key
 from tirgemm.errors import ArtifactError, InvalidRequest, StoreError
@@ -57,7 +58,7 @@ def open_artifact(text: str, data: Path | None, db: str | None, trust: Trust) ->
     has_store = db is not None or database_file(data).exists()
     if path.is_file():
         opened = _opened(read_file(path), trust, text)
-        if not has_store:
+        if not has_store or (db is None and absent("tune")):
             return opened
         try:
             with open_store(data, db, to_read=True) as store:

@@ -193,7 +193,8 @@ def test_a_launcher_that_was_not_built_is_named(monkeypatch: pytest.MonkeyPatch,
     native.library.cache_clear()
     monkeypatch.setattr(native, "LIBRARY", tmp_path / "_launcher.so")
     try:
-        with pytest.raises(MissingExtra, match=r"_launcher\.so is not built.*python -m tirgemm\.artifact\.build"):
+        words = rf"{tmp_path}/_launcher\.so is not built.*python -m tirgemm\.artifact\.build"
+        with pytest.raises(MissingExtra, match=words):
             load(packed(GEMM), trust=TRUST)
     finally:
         native.library.cache_clear()

@@ -37,6 +37,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_who_has_no_home_is_told_what_to_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    code, _, err = run("trust", "list")
+    assert (code, "home directory; set XDG_CONFIG_HOME or HOME" in err) == (2, True), err
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     """The service that every command reaches, whatever the address."""

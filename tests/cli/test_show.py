@@ -17,10 +17,11 @@ from tests.helpers.artifact_samples import SIGNER, cpu, packed, packed_set
 from tests.helpers.command_line import Run, own_folders
 from tests.helpers.stored_candidates import GEMM, Made, compiled_for_a_gpu, made
 from tests.helpers.terminal import on_terminal
-from tirgemm import Gemm, expr
+from tirgemm import Gemm, _extras, expr
 from tirgemm.artifact import Signer, Trust
 from tirgemm.config import Config
 from tirgemm.timings import BaselineTime, MemberTiming, StreamTiming, Timing, Timings
+from tirgemm.tuning_db.data_folder import database_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -167,6 +168,17 @@ def test_a_kernel_of_the_data_folder_is_shown_by_its_id_and_trusted_as_its_own(r
     ):
         code, out, err = run("show", *arguments)
         assert (code, out, says in err) == (2, "", True), err
+
+
+def test_a_file_is_shown_beside_a_database_that_the_extra_tune_would_open(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database_file(None).parent.mkdir(parents=True)
+    database_file(None).write_text("nothing that this environment could open")
+    monkeypatch.setitem(_extras.PACKAGES, "tune", ("absent",))
+    file = cpu_artifact(home)
+    for arguments in (("show", file), ("compare", file, file)):
+        assert run(*arguments)[::2] == (0, "")
 
 
 def test_what_would_steer_a_terminal_is_not_printed_to_one(home: Path) -> None:

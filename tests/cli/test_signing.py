@@ -16,6 +16,7 @@ import pytest
 
 from tests.helpers.command_line import runner
 from tests.waiting import PATIENCE_S
+from tirgemm import _extras
 from tirgemm._user_folders import KEYS_LOCK
 from tirgemm.artifact import private_file
 from tirgemm.artifact.signing_keys import SigningKeys
@@ -68,6 +69,20 @@ def test_a_change_of_the_keys_gives_up_where_another_one_does_not_end(
         code, _, err = runner(capsys, "signing")("revoke", "a" * 64, "--data", tmp_path)
     assert (code, "is in use by process" in err) == (1, True)
     assert SigningKeys(tmp_path).listed is None
+
+
+@pytest.mark.parametrize("change", [("rotate",), ("revoke", "a" * 64)], ids=lambda change: change[0])
+def test_nothing_is_changed_where_the_audit_log_cannot_be_written(
+    change: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, run = SigningKeys(tmp_path).public, runner(capsys, "signing")
+    Database.embedded(tmp_path).close()
+    monkeypatch.setitem(_extras.PACKAGES, "tune", ("absent",))
+    code, out, err = run(*change, "--data", tmp_path)
+    assert (code, out, "needs the extra tune" in err) == (2, "", True)
+    assert run("list", "--data", tmp_path)[0] == 0
+    keys = SigningKeys(tmp_path)
+    assert (keys.public, keys.listed) == (before, None)
 
 
 def test_a_draft_of_a_key_that_a_kill_left_is_deleted_once_nobody_can_be_writing_it(tmp_path: Path) -> None:

@@ -48,6 +48,16 @@ def test_hadolint_would_find_a_bad_dockerfile(tmp_path: Path) -> None:
     assert run(str(BIN / "hadolint"), str(bad)).returncode != 0
 
 
+@pytest.mark.parametrize("folder", ["usr/lib/gcc/x86_64-linux-gnu/12", "usr/libexec/gcc/x86_64-linux-gnu/14"])
+def test_what_only_compiles_is_removed_where_debian_12_and_13_have_it(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (pattern,) = re.findall(r"rm (.*/cc1 .*/lto1) ", (ROOT / "Dockerfile").read_text())
+    for program in ("cc1", "lto1", "collect2"):
+        (tmp_path / folder / program).touch()
+    subprocess.run(["bash", "-ec", f"rm {pattern.replace('/usr/', 'usr/')}"], cwd=tmp_path, check=True)
+    assert [left.name for left in (tmp_path / folder).iterdir()] == ["collect2"]
+
+
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
 def test_compose_file_is_valid(name: str) -> None:
     done = run(str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(ROOT / name))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -11,6 +13,7 @@ import pytest
 
 from tests.helpers.artifact_samples import CONFIG
 from tests.helpers.scripts import script
+from tirgemm.detect import device as detect
 from tirgemm.errors import DeviceUnavailable
 from tirgemm.hardware import named_device
 from tirgemm.timings import SelectionReason, Timings
@@ -50,6 +53,20 @@ def test_the_default_has_a_reason_and_another_kernel_none() -> None:
     timings = Timings({}, str(CONFIG), SelectionReason(REASON))
     assert why(SimpleNamespace(config=CONFIG, timings=timings)) == REASON
     assert why(SimpleNamespace(config=CONFIG, timings=replace(timings, default="sample(rows=9)"))) == ""
+
+
+def test_the_second_environment_is_made_anew_for_a_gpu_that_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = script("scripts/demo.py")
+    monkeypatch.setattr(demo, "CLIENT_VENV", tmp_path)
+    monkeypatch.setattr(demo, "STATE", tmp_path)
+    monkeypatch.setattr(demo.subprocess, "run", Mock(side_effect=DeviceUnavailable("set up")))
+    (tmp_path / ".installed-cpu").touch()
+    os.utime(tmp_path / ".installed-cpu", (2**32, 2**32))
+    assert demo.client_environment(detect("cpu")) == tmp_path / "bin" / "python"
+    with pytest.raises(DeviceUnavailable, match="set up"):
+        demo.client_environment(named_device("sm_89"))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,16 @@ def test_pytorch_and_our_nvrtc_stand_in_different_locks() -> None:
     assert nvrtc[0] == nvrtc[1] != nvrtc[2]
 
 
+def test_a_fresh_machines_packages_are_the_same_wherever_they_are_named() -> None:
+    def named(file: str, pattern: str) -> set[str]:
+        (listed,) = re.findall(pattern, (ROOT / file).read_text())
+        return set(re.findall(r"[a-z][a-z0-9+-]+", listed))
+
+    page = named("docs/getting-started.md", "apt-get update\napt-get install (.+)")
+    assert page == {"python3", *named("README.md", r"fresh Debian machine with Python 3\.11, (.+), with or")} - {"and"}
+    assert page == {"git"} | named("Makefile", "# Debian packages needed: (.+)")
+
+
 @pytest.mark.parametrize(
     ("folder", "lock"),
     [(".venv", "requirements.lock"), pytest.param(".venv-torch", "requirements-torch.lock", marks=pytest.mark.torch)],

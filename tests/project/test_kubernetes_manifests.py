@@ -137,6 +137,7 @@ def test_a_pod_has_no_rights_and_a_read_only_root(document: dict[str, Any]) -> N
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     assert not spec["automountServiceAccountToken"]
+    assert spec["enableServiceLinks"] is False, "of the Service `tirgemm` Kubernetes would make TIRGEMM_PORT"
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,

@@ -103,6 +103,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     sdist = next(top.glob("*.tar.gz"))
     shutil.unpack_archive(sdist, top / "unpacked")
     unpacked = next((top / "unpacked").iterdir())
+    # An earlier build's, of a module that the source has no more.
+    earlier = unpacked / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}" / "tirgemm"
+    earlier.mkdir(parents=True)
+    (earlier / "removed.py").touch()
     # The launcher was compiled of the same sources when this environment was made: the compiler's part is to copy it.
     compiler = top / "compiler"
     compiler.write_text(f'#!/bin/sh\nuntil [ "$1" = -o ]; do shift; done\ncp {shlex.quote(str(build.LIBRARY))} "$2"\n')

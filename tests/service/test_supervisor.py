@@ -12,10 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 
+import tirgemm
 from tests.service.support import AUTHORITIES
 from tests.waiting import PATIENCE_S, until
-from tirgemm.service.jobs.supervisor import Supervisor
+from tirgemm.service.jobs.supervisor import Supervisor, worker_command, worker_environment
+from tirgemm.service.server.server_group import Membership
+from tirgemm.service.settings import Settings
 from verification.service.processes import Serve, alive, children, command
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -36,6 +40,21 @@ def supervised(is_alive: Callable[[int], bool | None]) -> Iterator[Supervisor]:
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tirgemm.service.jobs.supervisor.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("tirgemm.service.jobs.supervisor.FIRST_PAUSE", 0.01)
+
+
+@pytest.mark.parametrize(
+    "command", [worker_command(1), Membership(1, 0, 1, 0, 0, 0).command()], ids=["worker", "server"]
+)
+def test_the_folder_that_a_service_is_started_in_is_no_place_of_its_code(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name in ("tirgemm", "typer"):
+        (tmp_path / f"{name}.py").write_text("")
+    code = "import tirgemm, typer; print(tirgemm.__file__, typer.__file__)"
+    environment = worker_environment(Settings())
+    told = subprocess.check_output([*command[: command.index("-m")], "-c", code], cwd=tmp_path, env=environment)
+    assert told.decode().split() == [tirgemm.__file__, typer.__file__]
 
 
 def test_a_worker_that_hangs_is_killed_and_replaced() -> None:

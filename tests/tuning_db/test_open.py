@@ -303,6 +303,13 @@ def test_a_missing_driver_names_the_extra(tmp_path: Path, monkeypatch: pytest.Mo
         Database("postgresql://someone@127.0.0.1:1/none", tmp_path)
 
 
+def test_a_sqlite_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(StoreError, match=r"is 3\.34\.1, and 3\.35 is needed.*--db"):
+        Database.embedded(tmp_path)
+
+
 def test_a_sqlite_without_mathematics_gets_the_logarithm_that_lists_of_batches_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

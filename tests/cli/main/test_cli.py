@@ -31,7 +31,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
 
 def test_a_command_without_its_extra_names_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "tvm", "sqlalchemy")
-    for name in ("tune", "bench", "db", "serve", "worker"):
+    for name in ("tune", "bench", "db"):
         code, out, err = run(name, "1x2x3", "--anything", "--help")
         assert (code, out) == (2, "")
         assert f"`tirgemm {name}` needs the extra tune (tvm is absent): pip install 'tirgemm[tune]'" in err.replace(
@@ -42,8 +42,9 @@ def test_a_command_without_its_extra_names_it(run: Run, monkeypatch: pytest.Monk
     assert run("devices")[0] == 0
     code, out, _ = run("--help")
     assert (code, "needs the extra tune" in out, "verify" in out) == (0, True, True)
-    without(monkeypatch, "uvicorn")
-    assert "needs the extra service (uvicorn is absent)" in run("serve")[2].replace("\n", " ")
+    without(monkeypatch, "tvm", "uvicorn")
+    for name in ("serve", "worker"):
+        assert "needs the extra service (uvicorn is absent)" in run(name)[2].replace("\n", " ")
     without(monkeypatch, "typer")
     code, _, err = run("devices")
     assert (code, "needs the extra client (typer is absent)" in err) == (2, True)

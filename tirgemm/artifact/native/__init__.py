@@ -49,7 +49,7 @@ def built_library() -> Path:
     """The launcher's file. Raises MissingExtra where it was not built."""
     if not LIBRARY.is_file():
         raise errors.MissingExtra(
-            f"the native launcher {LIBRARY.name} is not built: install tirgemm again, or run "
+            f"the native launcher {LIBRARY} is not built: install tirgemm again, or run "
             "'python -m tirgemm.artifact.build' (it needs g++)"
         )
     return LIBRARY

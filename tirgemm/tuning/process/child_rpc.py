@@ -109,7 +109,7 @@ class ChildProcess:
                 stderr=self._output,
                 pass_fds=(to_child, from_child),
                 process_group=0,
-                env=_environment(variables or {}),
+                env=child_environment(variables or {}),
             )
             self._process = _forked(start)
         except BaseException:
@@ -390,7 +390,7 @@ def _cause(code: int) -> str:
         return f"signal {-code}"
 
 
-def _environment(variables: Mapping[str, str | None]) -> dict[str, str]:
+def child_environment(variables: Mapping[str, str | None]) -> dict[str, str]:
     """The parent's environment but for ``variables``, with the folder of this very package first, so that both ends run
     the same code."""
     root = str(Path(__file__).resolve().parents[3])

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tirgemm._user_folders import user_cache
 from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 
 PACKAGE = "cutlass_library"
@@ -62,7 +63,7 @@ def libraries(arch: str, templates: list[dict[str, str]], folder: Path | None = 
     ``folder``: where libraries are kept. Raises BaselineUnavailable where there are no headers or there is no nvcc.
     """
     include, nvcc = headers(), compiler()
-    target = folder or _cache()
+    target = folder or user_cache() / "cutlass"
     target.mkdir(parents=True, exist_ok=True)
     version = _version(nvcc) + (include / "cutlass" / "version.h").read_text()
 
@@ -89,11 +90,6 @@ def loaded(path: Path) -> Any:
     library.cutlass_words.argtypes = [integer]
     library.cutlass_words.restype = ctypes.c_char_p
     return library
-
-
-def _cache() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "tirgemm" / "cutlass"
 
 
 @lru_cache(maxsize=4)
