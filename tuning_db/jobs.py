@@ -380,12 +380,8 @@ class JobQueue(WorkerRegistry):
         """How far each of these jobs is, all of one moment; those that are not there are left out."""
         newest = select(func.max(EventRow.id)).where(EventRow.job_id == JobRow.id).scalar_subquery()
         columns = (JobRow.id, JobRow.status, JobRow.fallback_id, JobRow.kernel_id, newest.label("newest_event"))
-        progress: dict[str, JobProgress] = {}
         with self.db.read() as connection:
-            for part in rows.parts(job_ids):
-                wanted = select(*columns).where(JobRow.id.in_(part))
-                progress |= {
-                    row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
-                    for row in connection.execute(wanted)
-                }
-        return progress
+            return {
+                row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
+                for row in rows.among(connection, select(*columns), JobRow.id, job_ids)
+            }

@@ -19,7 +19,7 @@ from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import KernelDocumentRow, KernelRow
-from tirgemm.tuning_db.rows import parts
+from tirgemm.tuning_db.rows import among
 
 logger = logging.getLogger("tirgemm.tuning_db")
 # The number of the text's form: to be raised with any change of the text of any kernel. Texts of other numbers are
@@ -142,14 +142,13 @@ def stored_documents(db: Database, ids: Sequence[str]) -> dict[tuple[str, bool],
     whole = and_(kept.seq == KernelRow.seq, kept.rendering == RENDERING)
     statement = select(KernelRow.id, KernelRow.pinned_at, *_text_columns(db)).join(kept, whole)
     with db.read() as connection:
-        for part in parts(ids):
-            for kernel_id, pinned_at, *texts in connection.execute(statement.where(KernelRow.id.in_(part))):
-                pinned = pinned_at is not None
-                document = stored_document(DocumentRow(*texts), kernel_id, pinned=pinned)
-                if document is not None:
-                    documents[kernel_id, pinned] = document
-                else:
-                    log_damaged(kernel_id)
+        for kernel_id, pinned_at, *texts in among(connection, statement, KernelRow.id, ids):
+            pinned = pinned_at is not None
+            document = stored_document(DocumentRow(*texts), kernel_id, pinned=pinned)
+            if document is not None:
+                documents[kernel_id, pinned] = document
+            else:
+                log_damaged(kernel_id)
     return documents
 
 
