@@ -101,13 +101,10 @@ def _numbers(connection: Connection, texts: Iterable[str]) -> dict[str, int]:
 def put_device(db: Database, connection: Connection, device: Device, *, replace: bool = True) -> None:
     """Describe a device class; without ``replace`` only where it has no description yet."""
     values = {"key": device.key, "description": device.to_json(), "updated_at": iso()}
-    statement = db.insert(DeviceRow).values(values)
-    changes = {name: statement.excluded[name] for name in ("description", "updated_at")}
     if replace:
-        statement = statement.on_conflict_do_update(index_elements=["key"], set_=changes)
+        connection.execute(db.upsert(DeviceRow, ("key",), ("description", "updated_at")), values)
     else:
-        statement = statement.on_conflict_do_nothing()
-    connection.execute(statement)
+        connection.execute(db.insert(DeviceRow).on_conflict_do_nothing(), values)
 
 
 def put_certificate(db: Database, connection: Connection, certificate: Certificate | None) -> str | None:

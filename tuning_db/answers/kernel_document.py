@@ -194,12 +194,10 @@ def _unwritten(db: Database, connection: Connection, kernel_id: str) -> int | No
 
 def put_documents(db: Database, connection: Connection, kernels: Sequence[tuple[int, KernelRecord]]) -> None:
     """Store the texts of kernels, given with their row numbers, in place of those of another rendering."""
-    if not kernels:
-        return
-    statement = db.insert(KernelDocumentRow)
-    changes = {name: statement.excluded[name] for name in ("rendering", "search", "json", "sha256")}
-    statement = statement.on_conflict_do_update(index_elements=["seq"], set_=changes)
-    connection.execute(statement, [{"seq": seq, "rendering": RENDERING} | _texts(record) for seq, record in kernels])
+    values = [{"seq": seq, "rendering": RENDERING} | _texts(record) for seq, record in kernels]
+    if values:
+        statement = db.upsert(KernelDocumentRow, ("seq",), ("rendering", "search", "json", "sha256"))
+        connection.execute(statement, values)
 
 
 def _texts(record: KernelRecord) -> dict[str, str]:

@@ -40,9 +40,7 @@ class WorkerRegistry(ClockedTables):
                 "measuring": list(measuring) or [0.0] * len(devices),
                 "seen": self._now(connection),
             }
-            statement = self.db.insert(WorkerRow).values(values)
-            changes = {column: statement.excluded[column] for column in ("devices", "measuring", "seen")}
-            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
+            connection.execute(self.db.upsert(WorkerRow, ("name",), ("devices", "measuring", "seen")), values)
             for device in devices:
                 rows.put_device(self.db, connection, device)
 
