@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-from benchmarks.tables import of_file, repeated, table
+from benchmarks.tables import TableText, of_file, repeated, table
 from tirgemm.bench.results import Document
 from verification.service.proofs_file import FILE, SUITE
 
@@ -29,4 +28,4 @@ def proofs(document: Document) -> str:
     return f"{about['device']}\n\n{table(['proof', 'runs', 'failed', 'last run'], lines, 1)}"
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: proofs}
+TABLES: dict[str, TableText] = {SUITE: proofs}

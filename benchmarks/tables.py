@@ -12,6 +12,14 @@ from tirgemm.bench.results import FORMAT, Document, Row, load
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning_db.transfer import read_candidates
 
+# What the marker of a table is replaced by, of a folder of results and that of the suites.
+TableText = Callable[[Path, Path], str]
+
+
+def named(*tables: TableText) -> dict[str, TableText]:
+    """Tables by what markers of render.py call them: the names of the functions."""
+    return {table.__name__: table for table in tables}
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
     """A table whose first ``left`` columns, or all, are words, the others numbers."""
@@ -92,10 +100,10 @@ def not_yet(command: str) -> str:
     return f"Not measured yet: `{command}`."
 
 
-def of_file(name: str, command: str) -> Callable[[Callable[[Document], str]], Callable[[Path, Path], str]]:
+def of_file(name: str, command: str) -> Callable[[Callable[[Document], str]], TableText]:
     """Make the table of one document that of the file ``name`` in a device's folder, which ``command`` writes."""
 
-    def made(of_document: Callable[[Document], str]) -> Callable[[Path, Path], str]:
+    def made(of_document: Callable[[Document], str]) -> TableText:
         def table(folder: Path, suites: Path) -> str:
             del suites
             if not (folder / name).is_file():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import differing, number, of_file, repeated, table
+from benchmarks.tables import TableText, differing, number, of_file, repeated, table
 from tirgemm.bench.results import Document
 
 SUITE = "many_devices"
@@ -105,4 +104,4 @@ def _medians(row: Mapping[str, Any]) -> dict[str, float]:
     return medians
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: jobs}
+TABLES: dict[str, TableText] = {SUITE: jobs}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.tables import geomean, of_file, table
+from benchmarks.tables import geomean, named, of_file, table
 from tirgemm.bench.results import Document, Row
 from tirgemm.tuning.intervals import ratio_interval
 
@@ -130,4 +129,4 @@ def _name(row: Row) -> str:
     return f"{row['variant']}, {row['mode']}, {row['model']}, {row['tokens']} tokens"
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: models}
+TABLES = named(models)
