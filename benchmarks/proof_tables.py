@@ -11,7 +11,7 @@ from verification.service.proofs_file import FILE, SUITE
 
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: proofs that are there twice or were never run, statuses that the failures do not give."""
-    yield from repeated(document["rows"], "proof")
+    yield from repeated(row["proof"] for row in document["rows"])
     for row in document["rows"]:
         proof = row["proof"]
         if row["runs"] < 1 or not 0 <= row["failed"] <= row["runs"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -75,13 +76,9 @@ def place(document: Document) -> str:
     return ", ".join([about["device"], document["regime"], *versions, about["date"][:10]])
 
 
-def repeated(rows: Iterable[Row], name: str) -> Iterator[str]:
-    """A sentence for each row whose ``name`` another one before it has."""
-    seen = set()
-    for row in rows:
-        if row[name] in seen:
-            yield f"{row[name]} is there twice"
-        seen.add(row[name])
+def repeated(names: Iterable[str]) -> Iterator[str]:
+    """A sentence for each time that a name comes again."""
+    return (f"{name} is there twice" for name, count in Counter(names).items() for _ in range(1, count))
 
 
 def differing(row: Row, medians: Mapping[str, float]) -> Iterator[str]:

@@ -44,7 +44,7 @@ def figure_of(about: Mapping[str, Any]) -> str:
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice or are called otherwise, runs without their devices or candidates,
     medians that are not those of runs."""
-    yield from repeated(document["rows"], "figure")
+    yield from repeated(row["figure"] for row in document["rows"])
     for row in document["rows"]:
         figure = row["figure"]
         if figure != figure_of(row):

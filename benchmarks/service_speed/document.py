@@ -26,7 +26,7 @@ def row_of(figure: str, about: Mapping[str, Any], ours: Sequence[Turn], bare: Se
 
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice, turns without a bare one, medians that are not those of turns."""
-    yield from repeated(document["rows"], "figure")
+    yield from repeated(row["figure"] for row in document["rows"])
     for row in document["rows"]:
         figure = row["figure"]
         if not row["samples"] or len(row["samples"]) != len(row["bare"]):
