@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, insert, select
 from sqlalchemy.exc import OperationalError
@@ -38,6 +38,7 @@ from tirgemm.tuning_db.times import iso
 IDS_AT_ONCE = 500
 K = TypeVar("K")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger("tirgemm.tuning_db")
 
@@ -49,8 +50,8 @@ def parts(values: Sequence[T], size: int = IDS_AT_ONCE) -> Iterator[Sequence[T]]
 
 
 def among(
-    connection: Connection, statement: Select[Any], column: InstrumentedAttribute[K], keys: Sequence[K]
-) -> Iterator[Row[Any]]:
+    connection: Connection, statement: Select[*Ts], column: InstrumentedAttribute[Any], keys: Sequence[K]
+) -> Iterator[Row[*Ts]]:
     """Those rows of a statement in which the ``column`` is one of the keys, however many these are."""
     for part in parts(keys):
         yield from connection.execute(statement.where(column.in_(part)))

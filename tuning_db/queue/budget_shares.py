@@ -85,7 +85,7 @@ def spendings(
     runs = JobRow.status == "running"
     granted_since = func.coalesce(JobRow.granted_trials, 0) - _BEFORE
     reserved = case((granted_since > _SINCE, granted_since), else_=_SINCE)
-    columns = (
+    columns: tuple[Any, ...] = (
         JobRow.batch_id,
         func.sum(case((runs, 0), else_=_SINCE)),
         func.sum(JobRow.spent_seconds),
