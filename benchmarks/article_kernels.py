@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tirgemm.analysis.banks import access_patterns as patterns
-from tirgemm.analysis.banks.access_patterns import Integers, Pattern
+from tirgemm.analysis.banks.access_patterns import Pattern
+from tirgemm.analysis.banks.coalescing import Integers
 from tirgemm.analysis.banks.conflict_proof import prove
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
 from tirgemm.layouts import Layout, TiledCopy

@@ -74,8 +74,10 @@ class Event:
         return self.KIND
 
     def to_json(self) -> dict[str, Any]:
-        """The event as JSON, without its kind."""
-        return _flat({item.name: getattr(self, item.name) for item in fields(self)})
+        """The event as JSON, without its kind: the members of a standing beside the others, the time last."""
+        document = {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        standing, at = document.pop("standing", None), document.pop("at")
+        return document | (asdict(standing) if isinstance(standing, Standing) else {}) | {"at": at}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -330,13 +332,6 @@ def event_from_json(kind: str, data: Mapping[str, Any]) -> Event:
     """The event of a kind as it came over the wire."""
     event = _KINDS.get(kind)
     return UnknownEvent(name=kind, data=dict(data)) if event is None else event.from_json(data)
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON of an event's fields: the standing's beside the others, the time last."""
-    document = {name: _plain(value) for name, value in values.items()}
-    standing, at = document.pop("standing", None), document.pop("at")
-    return document | (asdict(standing) if isinstance(standing, Standing) else {}) | {"at": at}
 
 
 def _plain(value: Any) -> Any:

@@ -29,6 +29,7 @@ MAX_SIZE = 2**31 - 1
 MAX_OPERAND_BYTES = 2**44
 MAX_ALIGN = 1024
 USUAL_ALIGN = 16
+"""The alignment in bytes that kernels are made for where nobody says otherwise, and that allocators give."""
 
 
 def regime_named(text: str) -> Regime:

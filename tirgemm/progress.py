@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tirgemm.events import (
@@ -65,7 +65,8 @@ class Progress:
 
     ``done`` of ``total`` candidates are recorded, whatever came of them. ``best_us`` and ``default_us`` are the
     search's own times a call, None until there are any. ``seconds_left`` is what is left of the budget, None outside
-    the search. ``kernel`` are the figures of the kernel that came of it, by the race that reports them.
+    the search. ``kernel`` are the figures of the kernel that came of it, by the race that reports them, and
+    ``kernel_config`` is its config.
     """
 
     phase: Phase = Phase.STARTING
@@ -79,6 +80,7 @@ class Progress:
     elapsed: float = 0.0
     seconds_left: float | None = None
     kernel: Timing | None = None
+    kernel_config: str = ""
 
     @property
     def searched(self) -> bool:
@@ -109,14 +111,23 @@ class Progress:
     def standing(self) -> str:
         """The best so far: ``best 6.00 us (1.12 x the default)``; empty while there is none. At the end of a search it
         is the kernel, by the race that reports its figures; where that is not told, the search's best."""
-        if self.phase is Phase.DONE and self.kernel is not None:
-            name, us, speed = "the kernel takes", self.kernel.median_us, self.kernel.ratio_to("default")
+        if self._ended_in is not None:
+            name, us, speed = "the kernel takes", self._ended_in.median_us, self._ended_in.ratio_to("default")
         elif self.best_us is not None:
             name = "the search's best" if self.phase is Phase.DONE and self.searched else "best"
             us, speed = self.best_us, self.speed
         else:
             return ""
         return f"{name} {us:.2f} us" + (f" ({speed:.2f} x the default)" if speed is not None else "")
+
+    @property
+    def config(self) -> str:
+        """The config of what ``standing`` tells of."""
+        return self.best if self._ended_in is None else self.kernel_config
+
+    @property
+    def _ended_in(self) -> Timing | None:
+        return self.kernel if self.phase is Phase.DONE else None
 
     def __str__(self) -> str:
         if self.phase is Phase.DOWNLOADING:
@@ -139,13 +150,8 @@ class ProgressTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._started = clock()
-        self._phase = phase
-        self._detail = ""
-        self._done = self._total = self._measured = 0
-        self._best_us: float | None = None
-        self._best = ""
-        self._default_us: float | None = None
-        self._kernel: Timing | None = None
+        # All but the times, which go on between events.
+        self._told = Progress(phase)
         # Seconds that were left when that was last told, and when it was.
         self._left: tuple[float, float] | None = None
         self._phases_are_told = False
@@ -159,22 +165,10 @@ class ProgressTracker:
     def progress(self) -> Progress:
         """The state at this moment."""
         with self._lock:
-            now = self._clock()
+            now, told = self._clock(), self._told
             left = max(0.0, self._left[0] - (now - self._left[1])) if self._left is not None else None
-            done = min(self._done, self._total) if self._total else self._done
-            return Progress(
-                self._phase,
-                self._detail,
-                done,
-                self._total,
-                self._measured,
-                self._best_us,
-                self._best,
-                self._default_us,
-                now - self._started,
-                left,
-                self._kernel,
-            )
+            done = min(told.done, told.total) if told.total else told.done
+            return replace(told, done=done, elapsed=now - self._started, seconds_left=left)
 
     def to_json(self) -> dict[str, Any]:
         """What ``tirgemm tune --json`` says of the search."""
@@ -196,8 +190,7 @@ class ProgressTracker:
                     self._enter(phase, detail)
                     self._take_seconds_left(left)
             case SearchStarted(budget=budget, recorded=recorded, standing=standing):
-                self._total = _count(budget.get("trials")) or self._total
-                self._done = recorded
+                self._told = replace(self._told, total=_count(budget.get("trials")) or self._told.total, done=recorded)
                 self._take_standing(standing)
                 self._enter(Phase.STARTING)
             case FallbackStored():
@@ -213,13 +206,14 @@ class ProgressTracker:
                 self._take_seconds_left(None)
                 self._guess(Phase.CERTIFYING)
             case JobPolled(document=document):
-                if document.get("status") == "running" and self._phase is Phase.QUEUED:
+                if document.get("status") == "running" and self._told.phase is Phase.QUEUED:
                     self._enter(Phase.STARTING)
             case Downloaded(bytes=done, total=total):
                 of = f" of {math.ceil(total / 1024)}" if total else ""
                 self._enter(Phase.DOWNLOADING, f"{math.ceil(done / 1024)}{of} KiB")
-            case Done(stored=stored, timings=timings):
-                self._kernel = None if stored or self._done <= 1 else _first(timings)
+            case Done(stored=stored, timings=timings, config=config):
+                kernel = None if stored or not self._told.searched else _first(timings)
+                self._told = replace(self._told, kernel=kernel, kernel_config=_printable(config))
                 self._enter(Phase.DONE, "it was in the database" if stored else "")
             case Failed(error=error):
                 self._enter(Phase.FAILED, error or "")
@@ -227,21 +221,23 @@ class ProgressTracker:
                 self._enter(Phase.CANCELLED)
 
     def _take_fallback(self, event: FallbackStored) -> None:
-        timing = _first(event.timings)
+        timing, told = _first(event.timings), self._told
         if timing is not None:
-            self._default_us = None if event.role == "tuned" else timing.median_us
-            self._best_us = timing.median_us if self._best_us is None else self._best_us
-            self._best = self._best or _printable(event.config)
-        self._measured, self._done = max(self._measured, 1), max(self._done, 1)
-        if self._phase is not Phase.QUEUED:  # it may be built for a job that waits
+            told = replace(
+                told,
+                default_us=None if event.role == "tuned" else timing.median_us,
+                best_us=timing.median_us if told.best_us is None else told.best_us,
+                best=told.best or _printable(event.config),
+            )
+        self._told = replace(told, measured=max(told.measured, 1), done=max(told.done, 1))
+        if told.phase is not Phase.QUEUED:  # it may be built for a job that waits
             self._guess(Phase.BUILDING)
 
     def _take_candidate(self, event: CandidateRecorded) -> None:
         if event.status is not None:
             self.statuses[event.status] += 1
         self.trials = event.trials or self.trials
-        self._total = event.of or self._total
-        self._done += 1
+        self._told = replace(self._told, total=event.of or self._told.total, done=self._told.done + 1)
         self._take_standing(event.standing)
         self._take_seconds_left(event.seconds_left)
         self._guess(Phase.MEASURING)
@@ -249,7 +245,7 @@ class ProgressTracker:
     # -- what several events tell --------------------------------------------------------------
 
     def _enter(self, phase: Phase, detail: str = "") -> None:
-        self._phase, self._detail = phase, _printable(detail)
+        self._told = replace(self._told, phase=phase, detail=_printable(detail))
         if phase in _ENDED:
             self._left = None
 
@@ -259,13 +255,12 @@ class ProgressTracker:
             self._enter(phase)
 
     def _take_standing(self, standing: Standing) -> None:
-        self._done = standing.tried or self._done
-        self._measured = standing.measured or self._measured
+        told = self._told
+        told = replace(told, done=standing.tried or told.done, measured=standing.measured or told.measured)
         best, default = _time(standing.best_us), _time(standing.default_us)
         if best is not None:
-            self._best_us, self._best = best, _printable(standing.best or "")
-        if default is not None:
-            self._default_us = default
+            told = replace(told, best_us=best, best=_printable(standing.best or ""))
+        self._told = told if default is None else replace(told, default_us=default)
 
     def _take_seconds_left(self, left: float | None) -> None:
         self._left = None if left is None else (max(0.0, float(left)), self._clock())

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tirgemm.analysis.banks.coalescing import WIDTHS, analyze, matrix_addresses
+from tirgemm.analysis.banks.coalescing import analyze, matrix_addresses
+from tirgemm.analysis.banks.shared_access import WIDTHS
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import TiledCopy
 

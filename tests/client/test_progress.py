@@ -121,12 +121,18 @@ def test_every_phase_is_told_once_in_order_and_in_plain_words() -> None:
     ]
 
 
-def test_the_end_tells_the_kernels_figures_by_the_race_that_reports_them() -> None:
+def test_the_end_tells_the_kernels_config_and_figures_by_the_race_that_reports_them() -> None:
     reported = Timing(6.25, baselines={"default": BaselineTime(6.5, 1.04), "numpy": BaselineTime(50.0, 8.0)})
     timings = Timings({"sustained": NotTimed("a GPU went away"), "isolated": reported})
-    assert told((*EVENTS[:-1], Done(kernel="70ed", timings=timings)))[-1] == (
-        "done, the kernel takes 6.25 us (1.04 x the default)"
-    )
+    events = (*EVENTS[:-1], Done(kernel="70ed", config="x86(a=2)", timings=timings))
+    assert told(events)[-1] == "done, the kernel takes 6.25 us (1.04 x the default)"
+    tracker, shown = ProgressTracker(SHAPE), io.StringIO()
+    for event in events:
+        tracker(event)
+    assert tracker.to_json()["best"] != "x86(a=2)", "of the search"
+    Console(file=shown, width=80).print(picture(tracker))
+    lines = [line.split() for line in shown.getvalue().splitlines()]
+    assert lines[2:4] == [["kernel", "6.25", "us", "(1.04", "x", "the", "default)"], ["x86(a=2)"]]
 
 
 def test_a_default_that_no_search_follows_is_not_told_as_the_best_of_a_search() -> None:

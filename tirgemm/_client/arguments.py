@@ -109,12 +109,6 @@ def listing_filters(gemm: Gemm | str | None, device: Device | str | None) -> dic
 
 def as_trust(trust: Trusted) -> Trust:
     """A Trust from a key, keys, a file of keys or a Trust; whom the user trusts for None."""
-    if trust is None:
-        return Trust.default()
-    if isinstance(trust, Trust):
-        return trust
-    if isinstance(trust, Path):
+    if isinstance(trust, Path) or (isinstance(trust, str) and not trust.startswith("ed25519:")):
         return Trust.file(trust)
-    if isinstance(trust, str):
-        return Trust.of(trust) if trust.startswith("ed25519:") else Trust.file(Path(trust))
     return trusted(trust)

@@ -10,11 +10,12 @@ import contextlib
 import math
 import socket
 import threading
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+from tirgemm.artifact.closing import Closing
 
 
-class Deadline:
+class Deadline(Closing):
     """Shuts the sockets of one exchange down ``seconds`` after the block was entered; never where they are infinite.
 
     ``extensions`` are for the request: by httpx's trace they tell of the connections that it opens, so that it must
@@ -34,21 +35,19 @@ class Deadline:
 
     def set(self, seconds: float) -> None:
         """Shut down so many seconds from now, and no longer when it was said before."""
-        self._cancel()
+        self.close()
         self.seconds = seconds
         if not math.isinf(seconds):
             self._timer = threading.Timer(max(0.0, seconds), self._pass)
             self._timer.daemon = True
             self._timer.start()
 
-    def __enter__(self) -> Deadline:
+    def __enter__(self) -> Self:
         self.set(self.seconds)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._cancel()
-
-    def _cancel(self) -> None:
+    def close(self) -> None:
+        """Shut nothing down any more."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import random
 import re
@@ -17,7 +16,7 @@ from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar
 
-from tirgemm._client.api_key import KeyHeader, key_advice
+from tirgemm._client.api_key import LOG, KeyHeader, key_advice
 from tirgemm._client.deadline import Deadline
 from tirgemm._client.http_client import checked_url, http_client
 from tirgemm._client.server_events import ReceivedEvent, StreamAllowance, parse_events, read_lines
@@ -32,7 +31,6 @@ from tirgemm.errors import ClientClosed, CorruptArtifact, ServiceError, ServiceU
 with needed_by("tirgemm.Client"):
     import httpx
 
-LOG = logging.getLogger("tirgemm.client")
 RETRIED_STATUSES = frozenset({502, 503, 504})
 # For whoever can do without an answer. A service may take its time to read, as long as it waits for a fallback.
 QUICK_CONNECT_SECONDS, QUICK_READ_SECONDS, QUICK_PATIENCE_SECONDS = 2.0, 15.0, 0.5

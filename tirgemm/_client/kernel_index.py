@@ -104,7 +104,7 @@ class KernelIndex:
         other = " of another device" if _needs_asking(document) else ""
         path = self.folder / f"{_stem(gemm, regime)}-{_digest(f'{device} {url}{other}')}.json"
         known = _read(path)
-        if known is not None and (known.artifact_sha256 == sha256 or _rank(known.role) > _rank(role)):
+        if known is not None and (known.artifact_sha256 == sha256 or _RANK.get(known.role, -1) > _RANK.get(role, -1)):
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entry = CachedKernel(str(gemm), device, regime, role, sha256, url, now, document)
@@ -148,10 +148,6 @@ def _names(document: dict[str, Any]) -> set[str]:
 def _needs_asking(document: dict[str, Any]) -> bool:
     """Whether a kernel was chosen from records of another device, and not pinned, which has it answer everybody."""
     return bool(document.get("other_device")) and not document.get("pinned")
-
-
-def _rank(role: Role) -> int:
-    return _RANK.get(role, -1)
 
 
 def _stem(gemm: Gemm, regime: Regime) -> str:

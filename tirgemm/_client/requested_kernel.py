@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from tirgemm.artifact import Manifest
-from tirgemm.device import Device
+from tirgemm.device import Device, is_device_place
 from tirgemm.errors import MismatchedArtifact, UnverifiedArtifact
 from tirgemm.gemm import Gemm, Regime
-
-_PLACE = re.compile(r"cuda(:\d{1,4})?")
-
 
 # Who may have the default kernel in place of a tuned one.
 TAKES_DEFAULT = 'wait="fallback", wait in seconds or effort="none"'
@@ -69,4 +65,4 @@ def is_default(document: dict[str, Any] | None) -> bool:
 
 def _is_called(device: Device, name: str) -> bool:
     """Whether a signed device class is one that was asked for by ``name``; a place such as cuda:0 is any GPU."""
-    return name in device.names or (device.kind == "cuda" and _PLACE.fullmatch(name) is not None)
+    return name in device.names or (device.kind == "cuda" and name != "cpu" and is_device_place(name))

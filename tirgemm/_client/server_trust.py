@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import time
 from collections.abc import Collection, Sequence
 
+from tirgemm._client.api_key import LOG
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.own_service import own_service_keys
 from tirgemm._client.service_documents import documents
@@ -17,7 +17,6 @@ from tirgemm.artifact.revocations import MAX_BYTES, KnownRevocations, signers
 from tirgemm.artifact.sign import is_public_key, public_bytes
 from tirgemm.errors import ServiceError, UntrustedArtifact
 
-LOG = logging.getLogger("tirgemm.client")
 # How long a client goes on with a list that it has just asked for.
 REVOCATION_SECONDS = 60.0
 # Keys that were accepted for an address and could not be written to the file of known servers.

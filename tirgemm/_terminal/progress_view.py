@@ -136,9 +136,11 @@ def picture(tracker: ProgressTracker) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     if now.total:
         grid.add_row("candidates", ProgressBar(now.total, now.done, width=30))
-    if now.best_us is not None:
-        grid.add_row("best", Text(now.standing.removeprefix("best "), "bold"))
-        grid.add_row("", Text(now.best))
+    if now.standing:
+        kernel = now.standing.removeprefix("the kernel takes ")
+        name = "best" if kernel == now.standing else "kernel"
+        grid.add_row(name, Text(kernel.removeprefix("best "), "bold"))
+        grid.add_row("", Text(now.config))
     if tracker.statuses:
         outcomes = [(f"{n} {status}", _STATUS_STYLES[status]) for status, n in tracker.statuses.most_common()]
         grid.add_row("outcomes", Text(", ").join(Text(words, style) for words, style in outcomes))

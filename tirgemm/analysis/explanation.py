@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tirgemm import expr
 from tirgemm.analysis.bank_collision import worst_collision
+from tirgemm.analysis.banks.coalescing import LINE_BYTES, SECTOR_BYTES
 from tirgemm.analysis.explanation_documents import (
     latency_document,
     occupancy_document,
@@ -44,9 +45,7 @@ from tirgemm.launch import KernelLaunch, Launch
 if TYPE_CHECKING:
     from tvm import IRModule
 
-_SECTOR_BYTES = 32
 _WAVEFRONT_BYTES = 128
-_LINE_BYTES = 128
 AS_WRITTEN = "as written, not as compiled"
 
 Part = TypeVar("Part")
@@ -103,9 +102,9 @@ class KernelExplanation:
             "boxes": [box.to_json() for box in self.boxes],
             "memory": {name: value for name, value in memory.items() if name != "symbol"},
             "resources": asdict(self.resources) if self.resources else None,
-            "occupancy": occupancy_document(self.occupancy),
-            "waves": waves_document(self.waves),
-            "opcodes": opcodes_document(self.opcodes),
+            "occupancy": occupancy_document(self.occupancy) if self.occupancy else None,
+            "waves": waves_document(self.waves) if self.waves else None,
+            "opcodes": opcodes_document(self.opcodes) if self.opcodes else None,
             "missing": [asdict(each) for each in self.missing],
         }
 
@@ -185,8 +184,8 @@ class Explanation:
             "alignments": [asdict(each) for each in self.alignments],
             "cut": asdict(self.cut) if self.cut else None,
             "coverage": asdict(self.coverage) if self.coverage else None,
-            "roofline": roofline_document(self.roofline, self.peak_formula, self.clock_mhz),
-            "latency": latency_document(self.latency),
+            "roofline": roofline_document(self.roofline, self.peak_formula, self.clock_mhz) if self.roofline else None,
+            "latency": latency_document(self.latency) if self.latency else None,
             "verdict": self.verdict,
             "timed": self.timed,
             "unknown": [asdict(each) for each in self.unknown],
@@ -344,7 +343,7 @@ def _l2_bytes(made: Explanation) -> float | None:
     total = 0.0
     for kernel in made.kernels:
         for access in kernel.memory.accesses:
-            total += _SECTOR_BYTES * access.sectors
+            total += SECTOR_BYTES * access.sectors
             if access.op == "bulk" and access.space == "shared":
                 if access.requests and not access.used_bytes:
                     return None
@@ -371,7 +370,7 @@ def _alignments(gemm: Gemm, m: int) -> tuple[Alignment, ...]:
         ]
         nbytes = [expr.evaluate(step, m) * DTYPE_BYTES[gemm.operand_dtype(operand)] for step in steps]
         if nbytes:
-            alignments.append(Alignment(operand, gcd(*nbytes, _LINE_BYTES), nbytes[0], gemm.align))
+            alignments.append(Alignment(operand, gcd(*nbytes, LINE_BYTES), nbytes[0], gemm.align))
     return tuple(alignments)
 
 

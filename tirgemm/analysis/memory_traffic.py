@@ -23,7 +23,7 @@ from tirgemm.analysis.ir.sites import LSU, Loop, Site, Unknown
 from tirgemm.analysis.ir.unrolled_copies import Access, accesses_of
 from tirgemm.analysis.match.accesses import Matching, OpcodeCount, match
 from tirgemm.analysis.sass.program import Function, disassemble
-from tirgemm.analysis.simulate.counting import RequestCounter, RequestKind, Tally
+from tirgemm.analysis.simulate.counting import COUNTS, RequestCounter, RequestKind, Tally
 from tirgemm.analysis.simulate.evaluate import Extents, run
 from tirgemm.analysis.simulate.shared_aliasing import operands
 from tirgemm.device import Device
@@ -34,11 +34,6 @@ from tirgemm.launch import KernelLaunch, Launch, Pointer, Size, TensorMap
 if TYPE_CHECKING:
     from tvm import IRModule
     from tvm.tirx import PrimFunc
-# What a request tells and a report sums up, by the name that both give it.
-_COUNTED = (
-    *("lanes", "wavefronts", "fewest_wavefronts", "sectors", "fewest_sectors", "lines", "looked_up_sectors"),
-    "used_bytes",
-)
 # Space and operations of each sum; what TMA moves does not pass here.
 _TOTALS = {
     "shared_loads": ("shared", "load", "ldmatrix"),
@@ -210,7 +205,8 @@ def analyse_kernel(
     function: PrimFunc, kernel: KernelLaunch, m: int, model: BankModel, code: Function | None = None
 ) -> KernelAnalysis:
     """The analysis of one kernel at ``m``; ``code`` is its machine code."""
-    grid = _three(expr.evaluate(extent, m) for extent in kernel.grid)
+    x, y, z = (expr.evaluate(extent, m) for extent in kernel.grid)
+    grid = x, y, z
     tree = access_tree(function, _extents(kernel, grid), *_parameters(function, kernel, m))
     accesses = accesses_of(tree.body)
     matching = match(accesses, code, kernel) if code is not None else Matching.as_written(accesses)
@@ -247,11 +243,6 @@ def analyse_kernel(
     )
     named = [Unknown(f"{a.op} of {a.operand or a.buffer}", a.unknown) for a in reports if a.unknown]
     return KernelAnalysis(kernel.symbol, code is not None, reports, (*tree.unknown, *named, *matching.unmatched))
-
-
-def _three(values: Any) -> tuple[int, int, int]:
-    x, y, z = values
-    return int(x), int(y), int(z)
 
 
 def _extents(kernel: KernelLaunch, grid: tuple[int, int, int]) -> dict[str, int]:
@@ -305,7 +296,7 @@ def _report(
 ) -> AccessReport:
     site, form = access.first, matching.forms[access]
     shared = site.space != "global"
-    counted = {name: round(tally[name] * form.share) for name in _COUNTED}
+    counted = {name: round(tally[name] * form.share) for name in COUNTS}
     requests = round(tally.requests * form.share)
     if site.tensor_map in boxes:
         counted["used_bytes"] = round(requests * boxes[site.tensor_map].nbytes)

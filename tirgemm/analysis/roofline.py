@@ -133,11 +133,6 @@ def roofline(
     """
     m = gemm.m_max if m is None else m
     given = dict(measured or {})
-    unknown = set(given) - {"compute", *LEVELS}
-    if unknown:
-        raise AnalysisFailed(
-            f"measured rate {sorted(unknown)[0]!r} is of no ceiling; there are compute, {', '.join(LEVELS)}"
-        )
     scale = clock_mhz / device.clock_mhz if clock_mhz and device.clock_mhz else 1.0
     rates = dict(device.peak_tflops)
     if peak not in rates and "compute" not in given:

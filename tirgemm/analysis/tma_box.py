@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tirgemm.analysis.banks.core_matrix import SWIZZLES
+from tirgemm.analysis.banks.core_matrix import PITCHES, SWIZZLES
 from tirgemm.analysis.figures.svg import HUES, picture, rect, room, text
 from tirgemm.gemm import DTYPE_BYTES
 from tirgemm.launch import KernelLaunch, TensorMap
 from tirgemm.layouts import Layout
 
-# The driver's CUtensorMapSwizzle -> the bytes of a row, which its swizzle exchanges the 16-byte parts of.
-_SPANS = {1: 32, 2: 64, 3: 128}
 _PART = 16
 _MOST_ROWS = 16
 _MARGIN, _TOP, _LINE, _CELL = 8, 30, 16, 56
@@ -50,7 +48,7 @@ class Box:
         """How the box lies in shared memory from an aligned start; None for a swizzle of rows that are not its own."""
         if not self.swizzle:
             return Layout.plain(self.rows, self.columns, self.element_bytes)
-        if _SPANS.get(self.swizzle) != self.row_bytes:
+        if PITCHES.get(self.swizzle) != self.row_bytes:
             return None
         return Layout.tma(self.rows, self.columns, self.element_bytes, self.row_bytes)
 

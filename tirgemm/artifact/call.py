@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from tirgemm import expr
 from tirgemm.artifact import arrays, tensor_calls
@@ -19,6 +19,9 @@ from tirgemm.device import Device
 from tirgemm.errors import CallError, CallTypeError, InvalidRequest, TirgemmError
 from tirgemm.gemm import Gemm
 from tirgemm.timings import Timings
+
+CallOperands: TypeAlias = "tuple[Any, Any, Any, Any]"
+CallFactors: TypeAlias = "tuple[float | None, float | None]"
 
 
 class Kernel(Closing):
@@ -131,21 +134,12 @@ class Kernel(Closing):
         library.check_seen((a, b, c, bias, out))
         return self._run(library, (a, b, c, bias), (alpha, beta), out)
 
-    def within_operator(
-        self,
-        a: Any,
-        b: Any,
-        c: Any = None,
-        bias: Any = None,
-        *,
-        alpha: float | None = None,
-        beta: float | None = None,
-        out: Any = None,
-    ) -> Any:
-        """A call as a part of an operator of PyTorch, which tracers, modes and derivatives see in its place."""
-        if self._has_run_at_once(a, b, c, bias, alpha, beta, out):
+    def within_operator(self, operands: CallOperands, factors: CallFactors, out: Any) -> Any:
+        """A call as a part of an operator of PyTorch, which tracers, modes and derivatives see in its place: with
+        a, b, c and bias, and with alpha and beta."""
+        if self._has_run_at_once(*operands, *factors, out):
             return out
-        return self._run(self._library_of(a), (a, b, c, bias), (alpha, beta), out)
+        return self._run(self._library_of(operands[0]), operands, factors, out)
 
     def _has_run_at_once(self, a: Any, b: Any, c: Any, bias: Any, alpha: Any, beta: Any, out: Any) -> bool:
         """Whether the launcher has taken the tensors as they are, which it may where there is no other argument."""
@@ -161,13 +155,7 @@ class Kernel(Closing):
             raise CallTypeError(f"a is a {type(a).__name__}; kernels take NumPy, PyTorch and CuPy arrays")
         return library
 
-    def _run(
-        self,
-        library: arrays.Arrays,
-        operands: tuple[Any, Any, Any, Any],
-        factors: tuple[float | None, float | None],
-        out: Any,
-    ) -> Any:
+    def _run(self, library: arrays.Arrays, operands: CallOperands, factors: CallFactors, out: Any) -> Any:
         gemm = self.gemm
         (a, b, c, bias), (alpha, beta) = operands, factors
         inputs = [("a", a), ("b", b)]

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tirgemm.errors import InvalidConfig
+from tirgemm.layouts.shared import Integers
 
-Integers = NDArray[np.int64]
 WARP = 32
 _PAIR = r"\(_?(\d+),_?(\d+)\)"
 _TEXT = re.compile(rf"{_PAIR}(?::{_PAIR})?")

@@ -87,18 +87,10 @@ class Layout:
         return replace(self, **changes)
 
     def recast(self, element_bytes: int) -> Layout:
-        """The same bytes as elements of another width: runs of 16 bytes as halves, halves as words. Raises
-        InvalidConfig."""
-        if element_bytes not in ELEMENT_BYTES:
-            raise InvalidConfig(f"elements of {element_bytes} bytes; a layout's have {ELEMENT_BYTES}")
-        finer, coarser = self.element_bytes // element_bytes, element_bytes // self.element_bytes
-        if finer:
-            permutation = self.permutation and self.permutation.refined(finer)
-            return Layout(self.rows, self.columns * finer, element_bytes, self.stride * finer, permutation)
-        if self.columns % coarser or self.stride % coarser:
-            raise InvalidConfig(f"rows of layout {self} are no whole elements of {element_bytes} bytes")
-        permutation = self.permutation and self.permutation.scaled(coarser)
-        return Layout(self.rows, self.columns // coarser, element_bytes, self.stride // coarser, permutation)
+        """The same bytes as narrower elements: runs of 16 bytes as halves. Raises InvalidConfig."""
+        parts = self.element_bytes // element_bytes
+        permutation = self.permutation and self.permutation.refined(parts)
+        return Layout(self.rows, self.columns * parts, element_bytes, self.stride * parts, permutation)
 
     # -- what it takes -------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,8 @@ class ProductCall:
 Handler: TypeAlias = Callable[[ProductCall], "Tensor | None"]
 """Computes a call, or answers None for one that PyTorch is to compute."""
 
-_handler: ContextVar[Handler | None] = ContextVar("tirgemm_routed", default=None)
+HANDLER: ContextVar[Handler | None] = ContextVar("tirgemm_routed", default=None)
+"""What sees the calls of this thread (and asyncio task)."""
 _lock = threading.Lock()
 _installed: list[Any] = []
 
@@ -76,16 +77,6 @@ def install() -> None:
         _installed.append(library)
 
 
-def handled_by(handler: Handler | None) -> Any:
-    """Have ``handler`` see the calls of this thread (and asyncio task) from now on; what ``restore`` takes back."""
-    return _handler.set(handler)
-
-
-def restore(token: Any) -> None:
-    """Have calls handled as before."""
-    _handler.reset(token)
-
-
 def _override(operator: str, key: str) -> Callable[..., Tensor]:
     """The function that stands for ``operator``: PyTorch's own where no handler is set or it declines."""
     original = torch.library.get_kernel(f"aten::{operator}", key)
@@ -94,15 +85,15 @@ def _override(operator: str, key: str) -> Callable[..., Tensor]:
     name = operator.partition(".")[0]
 
     def override(keyset: Any, *args: Any, **more: Any) -> Tensor:
-        handler = _handler.get()
+        handler = HANDLER.get()
         if handler is not None:
             c, a, b = args[:3] if adds else (None, *args[:2])
             call = ProductCall(name, a, b, c, more.get("alpha", 1), more.get("beta", 1), more.get("out"), in_place)
-            token = _handler.set(None)  # what the handler itself multiplies is no call of the user's
+            token = HANDLER.set(None)  # what the handler itself multiplies is no call of the user's
             try:
                 result = handler(call)
             finally:
-                _handler.reset(token)
+                HANDLER.reset(token)
             if result is not None:
                 return result
         computed: Tensor = original.call_boxed(keyset, *args, **more)

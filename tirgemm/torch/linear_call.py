@@ -29,8 +29,7 @@ from tirgemm.torch.prepared_call import (
     choose,
 )
 from tirgemm.torch.problems import within_storage
-from tirgemm.torch.served_calls import SERVED as _SERVED
-from tirgemm.torch.served_calls import ServedCall, lasts, served_call
+from tirgemm.torch.served_calls import SERVED, ServedCall, lasts, served_call
 
 PLAIN = tensor_calls.plain_tensors()
 # What stands for them while a graph is traced, too.
@@ -88,11 +87,6 @@ def linear(
 def _dependent(invariant: bool, dependent_launch: bool) -> object:
     check_flags(invariant=invariant, dependent_launch=dependent_launch)
     return _DEPENDENT_INVARIANT if invariant else _DEPENDENT
-
-
-def forget_served(*tensors: Tensor | None) -> None:
-    """Forget what is known of calls with these weights and biases, so that PyTorch may swap them with others."""
-    _SERVED.forget(*tensors)
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
@@ -160,7 +154,7 @@ def _chosen(
         result = functional.linear(x, weight, bias)
         return result
     activation(act)
-    generation = _SERVED.generation
+    generation = SERVED.generation
     choice = linear_choice(x, weight, bias, act, invariant, dependent_launch)
     how = act, _dependent(invariant, dependent_launch) if dependent_launch else invariant
     if isinstance(choice, PreparedCall):
@@ -171,7 +165,7 @@ def _chosen(
         if choice.columns_b and not choice.columns_a:  # where the kernel reads both as they are given
             call = served_call(x, weight, choice, rows=x.dim() != 2)
             if call is not None:
-                _SERVED.keep((x, weight, bias), how, call, generation)
+                SERVED.keep((x, weight, bias), how, call, generation)
         return out
     if invariant:
         if choice.reason in _COPIED:
@@ -184,7 +178,7 @@ def _chosen(
         return result
     if lasts(choice.reason, x, weight, bias):
         # Until the table changes: each call in full would cost much more.
-        _SERVED.keep((x, weight, bias), how, _pytorch(x, act), generation)
+        SERVED.keep((x, weight, bias), how, _pytorch(x, act), generation)
     return reference(x, weight, bias, act)
 
 

@@ -10,9 +10,10 @@ from torch.nn import functional
 
 from tirgemm.artifact.private_torch import apply_linear, load_linear
 from tirgemm.errors import InvalidRequest, check_flags
-from tirgemm.torch.linear_call import activation, forget_served, linear
+from tirgemm.torch.linear_call import activation, linear
 from tirgemm.torch.linear_operator import packed_linear
 from tirgemm.torch.packed_weight import PACKED_WEIGHTS
+from tirgemm.torch.served_calls import SERVED
 
 _OWN = ("_act", "_prepack", "_invariant", "_dependent_launch")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -158,7 +159,7 @@ def _setting(module: nn.Linear, name: str) -> Any:
 
 def _forget(module: nn.Linear) -> None:
     """Forget what is kept of calls with the parameters, and what is packed, so that PyTorch may swap them."""
-    forget_served(*module._parameters.values())
+    SERVED.forget(*module._parameters.values())
     PACKED_WEIGHTS.forget(module._parameters.get("weight"))
 
 

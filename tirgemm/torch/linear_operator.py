@@ -36,17 +36,8 @@ def _run(
         return compute(x, weight, bias, act, invariant, dependent_launch).contiguous()
 
 
-def _describe(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    act: str,
-    invariant: bool = False,
-    dependent_launch: bool = False,
-    prepack: bool = False,
-) -> Tensor:
+def _describe(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, *_: bool) -> Tensor:
     """The same by PyTorch, whose shape counts while a graph is traced. Raises what PyTorch raises."""
-    del invariant, dependent_launch, prepack
     return reference(x, weight, bias, act).contiguous()
 
 
@@ -62,7 +53,7 @@ def _differentiated(
     """The same by PyTorch, of a weight that may be in training."""
     if prepack and weight.requires_grad:
         PACKED_WEIGHTS.forget(weight)
-    return _describe(x, weight, bias, act, invariant, dependent_launch)
+    return _describe(x, weight, bias, act, invariant, dependent_launch, prepack)
 
 
 define_operator(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +21,7 @@ from tirgemm.gemm import DTYPE_BYTES, MAX_SIZE, Gemm, Range
 from tirgemm.torch.kernel_table import KernelTable, device_of
 from tirgemm.torch.linear_call import PLAIN
 from tirgemm.torch.linear_module import Linear
-from tirgemm.torch.problems import DTYPES, MatrixLayout, NotServed, aligned, check_plain, layout_of
+from tirgemm.torch.problems import DTYPES, NotServed, aligned, check_plain, layout_of
 
 Rows: TypeAlias = "int | Range | Iterable[int | Range]"
 _ALREADY = "it is a tirgemm.torch.Linear already"
@@ -108,22 +109,19 @@ def linears_of(
         if isinstance(module, nn.Linear):
             modules[id(module)] = module
             names.setdefault(id(module), []).append(name)
-    wanted = _Wanted(tuple(rows), invariant, dependent_launch)
-    return [_problems(tuple(names[key]), module, wanted) for key, module in modules.items()]
+    return [
+        _problems(tuple(names[key]), module, rows, invariant=invariant, dependent_launch=dependent_launch)
+        for key, module in modules.items()
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    rows: tuple[int | Range, ...]
-    invariant: bool
-    dependent_launch: bool
-
-
-def _problems(names: tuple[str, ...], module: nn.Linear, wanted: _Wanted) -> LinearProblems:
-    already, invariant, act = type(module) is Linear, wanted.invariant, "none"
+def _problems(
+    names: tuple[str, ...], module: nn.Linear, rows: Sequence[int | Range], *, invariant: bool, dependent_launch: bool
+) -> LinearProblems:
+    already, act = type(module) is Linear, "none"
     reason = why_left_alone(module)
     if already:
-        reason = reason or _other_settings(module, wanted)
+        reason = reason or _other_settings(module, invariant=invariant, dependent_launch=dependent_launch)
         invariant, act = module.invariant, module.act
     if reason:
         return LinearProblems(names, module, (), None, reason, already)
@@ -135,8 +133,9 @@ def _problems(names: tuple[str, ...], module: nn.Linear, wanted: _Wanted) -> Lin
             raise NotServed(f"shapes {', '.join(str(tuple(tensor.shape)) for tensor in tensors)}")
         layout = layout_of(weight.mT.shape, weight.mT.stride(), "t")
         align = aligned(tensors, DTYPE_BYTES[dtype])
-        made = (_gemm(m, module, dtype, layout, align) for m in wanted.rows)
-        gemms = tuple(gemm.with_(invariant=invariant, act=act) for gemm in made)
+        n, k = weight.shape
+        problem = partial(Gemm, n=n, k=k, dtype=dtype, layout=f"n{layout.letter}", ldb=layout.leading, align=align)
+        gemms = tuple(problem(m, bias=bias is not None, act=act, invariant=invariant) for m in rows)
         return LinearProblems(names, module, gemms, device_of(weight.device), _ALREADY if already else "", already)
     except NotServed as error:
         reason = f"its parameters are not for kernels: {error}"
@@ -145,26 +144,13 @@ def _problems(names: tuple[str, ...], module: nn.Linear, wanted: _Wanted) -> Lin
     return LinearProblems(names, module, (), None, reason, already)
 
 
-def _other_settings(module: Linear, wanted: _Wanted) -> str:
+def _other_settings(module: Linear, *, invariant: bool, dependent_launch: bool) -> str:
     """Why kernels as they are wanted would not compute a Linear, or ""."""
-    if wanted.invariant and not module.invariant:
+    if invariant and not module.invariant:
         return f"{_ALREADY}, without invariant=True"
-    if wanted.dependent_launch != module.dependent_launch:
-        return f"{_ALREADY}, {'without' if wanted.dependent_launch else 'with'} dependent_launch=True"
+    if dependent_launch != module.dependent_launch:
+        return f"{_ALREADY}, {'without' if dependent_launch else 'with'} dependent_launch=True"
     return ""
-
-
-def _gemm(m: int | Range, module: nn.Linear, dtype: str, layout: MatrixLayout, align: int) -> Gemm:
-    return Gemm(
-        m=m,
-        n=module.weight.shape[0],
-        k=module.weight.shape[1],
-        dtype=dtype,
-        layout=f"n{layout.letter}",
-        ldb=layout.leading,
-        align=align,
-        bias=module.bias is not None,
-    )
 
 
 def why_left_alone(module: nn.Linear) -> str:

@@ -8,7 +8,6 @@ a cache that it would not wait in there. What wins here is raced among the model
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from tirgemm.artifact import Kernel
 from tirgemm.device import Device
 from tirgemm.gemm import Range
 from tirgemm.torch.alternation import PairedRatio, Turns, alternating, captured, ended, paired_ratio
-from tirgemm.torch.linear_call import activation, linear_choice
+from tirgemm.torch.linear_call import LOG, activation, linear_choice
 from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
 
 TURNS = Turns()
@@ -31,7 +30,6 @@ MARGIN = 0.01
 ENOUGH_BYTES = 1 << 28
 # Below, a kernel's range is raced at its ends alone.
 FIRST_STEP = 16
-LOG = logging.getLogger("tirgemm.torch")
 
 
 def raced_in_graphs(device: Device) -> bool:

@@ -140,7 +140,8 @@ def _dropped(call: RacedCall, offered: Collection[RacedKernel], timer: _CallTime
         slower = [each for each in kept if without[each].low > 1]
         if not slower:
             if of_all.median < 1 <= of_all.high:
-                of_all = _ratio_by_more_turns(call, kept, others, timer)
+                samples = timer.samples(call, {ALL: others.union(kept), PYTORCH: None}, MORE_TURNS)
+                of_all = paired_ratio(samples[ALL], samples[PYTORCH])
             if of_all.high < 1:
                 break
             again = [each for each in kept if each.excluded is not None]
@@ -165,14 +166,6 @@ def _ratios(
     ratios = {way: paired_ratio(samples[ALL], theirs) for way, theirs in samples.items()}
     without = {each: ratios.get(f"without {number}", ratios[PYTORCH]) for number, each in enumerate(kept)}
     return without, ratios[PYTORCH]
-
-
-def _ratio_by_more_turns(
-    call: RacedCall, kept: Sequence[RacedKernel], others: frozenset[RacedKernel], timer: _CallTimer
-) -> PairedRatio:
-    """The time of ``call`` with all that are kept over PyTorch's, by more turns."""
-    samples = timer.samples(call, {ALL: others.union(kept), PYTORCH: None}, MORE_TURNS)
-    return paired_ratio(samples[ALL], samples[PYTORCH])
 
 
 Switch = Callable[["Collection[RacedKernel] | None"], None]

@@ -81,7 +81,9 @@ def _run(a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None, kernel: st
     tensors = {name: t.detach() if t.requires_grad else t for name, t in _given(gemm, a, b, c, bias).items()}
     shape, strides = _result(gemm, _rows(gemm, a))
     out = torch.empty_strided(shape, strides, dtype=DTYPES[gemm.out], device=a.device)
-    named.within_operator(**tensors, **_scalars(gemm, alpha, beta), out=out)
+    scalars = _scalars(gemm, alpha, beta)
+    operands = tensors["a"], tensors["b"], tensors.get("c"), tensors.get("bias")
+    named.within_operator(operands, (scalars.get("alpha"), scalars.get("beta")), out)
     return out
 
 

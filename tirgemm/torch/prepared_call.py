@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,8 +30,6 @@ from tirgemm.torch.problems import (
     check_plain,
     layout_of,
 )
-
-V = TypeVar("V")
 
 NO_KERNEL = "no kernel"
 SLOWER = "not faster than PyTorch"
@@ -119,42 +118,55 @@ class ProductOperands:
         return each, given, self.alpha, self.act, self.prefer_b, self.invariant, self.dependent_launch
 
 
-class ChoiceCache(Generic[V]):
-    """Choices by what they depend on, until the table of kernels changes. Safe from several threads.
-
-    ``known`` may be read without a lock.
-    """
+class TableCache(ABC):
+    """What is known until a table of kernels changes, when a new ``generation`` begins. Safe from several threads."""
 
     LIMIT = 4096
 
     def __init__(self) -> None:
-        self.known: dict[Hashable, V] = {}
         self.generation = 0
-        self._lock = threading.Lock()
+        # Entered again where memory is collected while it is held.
+        self._lock = threading.RLock()
         for table in (TABLE, DEPENDENT_TABLE):
             table.on_change(self.clear)
         os.register_at_fork(after_in_child=self._unlock_in_child)
 
     def _unlock_in_child(self) -> None:
         """The thread that holds the lock, or was to clear, is the parent's."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.clear()
 
     def clear(self) -> None:
+        """Forget all."""
         with self._lock:
             self.generation += 1
-            self.known.clear()
+            self._forget_all()
 
-    def keep(self, key: Hashable, value: V, generation: int) -> None:
+    @abstractmethod
+    def _forget_all(self) -> None:
+        """Forget all, under the lock."""
+
+
+class ChoiceCache(TableCache):
+    """Choices by what they depend on. ``known`` may be read without a lock."""
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, CallChoice] = {}
+        super().__init__()
+
+    def _forget_all(self) -> None:
+        self.known.clear()
+
+    def keep(self, key: Hashable, choice: CallChoice, generation: int) -> None:
         """Keep what was chosen in that generation, unless the table has changed since."""
         with self._lock:
             if generation == self.generation:
                 if len(self.known) >= self.LIMIT:
                     self.known.clear()
-                self.known[key] = value
+                self.known[key] = choice
 
 
-_CHOICES: ChoiceCache[CallChoice] = ChoiceCache()
+_CHOICES = ChoiceCache()
 
 
 def choose(operands: ProductOperands, *, tuned: bool = False) -> CallChoice:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tirgemm.artifact.arrays import span
+from tirgemm.gemm import USUAL_ALIGN
+
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 SHORT = {dtype: short for short, dtype in DTYPES.items()}
-# The alignment in bytes that kernels are made for where nobody says otherwise, and that allocators give.
-ALIGN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def _leading(outer: int, inner: int, outer_stride: int, inner_stride: int) -> in
 
 
 def aligned(tensors: Sequence[Tensor], least: int) -> int:
-    """The largest power of two up to ALIGN that every address is a multiple of. Raises NotServed below ``least``."""
-    bits = ALIGN
+    """The largest power of two, up to the usual alignment, that divides all addresses. NotServed below ``least``."""
+    bits = USUAL_ALIGN
     for tensor in tensors:
         bits |= tensor.data_ptr()
     align = bits & -bits
@@ -93,6 +94,5 @@ def check_plain(tensors: Sequence[Tensor]) -> str:
 
 def within_storage(tensor: Tensor) -> bool:
     """Whether the storage of a strided tensor holds all of its elements: it may have been shrunk since."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    end = (tensor.storage_offset() + last + 1) * tensor.itemsize
+    end = (tensor.storage_offset() + span(tensor.shape, tensor.stride())) * tensor.itemsize
     return bool(end <= tensor.untyped_storage().nbytes())

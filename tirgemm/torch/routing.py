@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tirgemm.artifact.arrays import dense, span
 from tirgemm.artifact.private_torch import deterministic
 from tirgemm.device import Device
 from tirgemm.errors import check_flags
 from tirgemm.gemm import Gemm
 from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_named
-from tirgemm.torch.aten_overrides import ProductCall, handled_by, install, restore
+from tirgemm.torch.aten_overrides import HANDLER, ProductCall, install
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
 from tirgemm.torch.problems import NotServed, layout_of
@@ -96,13 +97,13 @@ def routed(
     calls = RoutedCalls()
     router = _Router(policy, source, wait, calls)
     install()
-    token = handled_by(router.handle)
+    token = HANDLER.set(router.handle)
     try:
         yield calls
     finally:
         router.closed = True
         with suppress(ValueError):  # a generator that is closed in another context than the one that it began in
-            restore(token)
+            HANDLER.reset(token)
 
 
 class _Router:
@@ -222,35 +223,16 @@ def operands_of(call: ProductCall) -> tuple[ProductOperands, tuple[float, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class DenseCopy:
-    """A dense copy of ``source`` that is yet to be made: what ``choose`` looks at of a tensor."""
+    """A dense copy of ``source`` that is yet to be made: what ``choose`` looks at of a tensor, which but for how it
+    lies is that of ``source``."""
 
     source: Tensor
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.source.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.source.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.source.device
-
-    @property
-    def layout(self) -> torch.layout:
-        return self.source.layout
-
-    @property
-    def is_meta(self) -> bool:
-        return bool(self.source.is_meta)
-
-    def dim(self) -> int:
-        return len(self.shape)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
 
     def stride(self) -> tuple[int, ...]:
-        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+        return dense(self.source.shape)
 
     def data_ptr(self) -> int:
         return 0  # as aligned as PyTorch's allocators
@@ -302,8 +284,7 @@ def _overlap(out: Tensor, tensor: Tensor) -> bool:
 
 
 def _addresses(tensor: Tensor) -> tuple[int, int]:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return tensor.data_ptr(), tensor.data_ptr() + span(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def _letter(tensor: Tensor) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -12,21 +9,17 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from tirgemm.artifact import tensor_calls
+from tirgemm.artifact.arrays import dense
 from tirgemm.artifact.private_torch import empty_on
-from tirgemm.torch.kernel_table import DEPENDENT_TABLE, TABLE
-from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall
+from tirgemm.gemm import USUAL_ALIGN
+from tirgemm.torch.prepared_call import NO_KERNEL, SLOWER, PreparedCall, TableCache
 
 # Of x, weight and bias (or None): the result, or None where the call must be looked at in full.
 ServedCall: TypeAlias = "Callable[[Tensor, Tensor, Tensor | None], Tensor | None]"
 
 
-# Kernels ask for no more, in bytes.
-_ALIGN = 16
-
-
-class ServedCalls:
-    """What computes calls of ``linear`` that were chosen, until the table of kernels changes. Safe from several
-    threads.
+class ServedCalls(TableCache):
+    """What computes calls of ``linear`` that were chosen.
 
     The launcher keeps them, by the weight and the bias, the activation and which kernels may serve the call, all by
     identity, and by the shape of x and whether it is dense. Layers of one kind share them, and a weight that is no
@@ -37,28 +30,10 @@ class ServedCalls:
     ``LIMIT`` kinds: weights may be slices of ever another length.
     """
 
-    LIMIT = 4096
-
     def __init__(self) -> None:
-        self.generation = 0
         self._kinds: dict[Any, int] = {}
         self._alive: dict[int, weakref.ref[Tensor]] = {}
-        # Entered again where memory is collected while it is held.
-        self._lock = threading.RLock()
-        for table in (TABLE, DEPENDENT_TABLE):
-            table.on_change(self.clear)
-        os.register_at_fork(after_in_child=self._unlock_in_child)
-
-    def _unlock_in_child(self) -> None:
-        """The thread that holds the lock, or was to clear, is the parent's."""
-        self._lock = threading.RLock()
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self.generation += 1
-            self._forget_all()
+        super().__init__()
 
     def _forget_all(self) -> None:
         tensor_calls.forget_all()
@@ -83,7 +58,7 @@ class ServedCalls:
     ) -> None:
         """Keep what computes x, weight and bias, chosen in that generation, unless the table has changed since."""
         weight, bias = tensors[1:]
-        lies = weight.stride(), weight.data_ptr() % _ALIGN
+        lies = weight.stride(), weight.data_ptr() % USUAL_ALIGN
         kind = (weight.shape, lies, weight.dtype, weight.device, bias is None, how)
         with self._lock:
             if generation != self.generation:
@@ -116,7 +91,7 @@ def lasts(reason: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if reason == "strides":
         return bool(weight.is_contiguous())
     if reason == NO_KERNEL:  # which none has for tensors that every kernel could read
-        return not any(tensor.data_ptr() % _ALIGN for tensor in (x, weight, bias) if tensor is not None)
+        return not any(tensor.data_ptr() % USUAL_ALIGN for tensor in (x, weight, bias) if tensor is not None)
     return reason in (SLOWER, "empty operand")
 
 
@@ -126,6 +101,6 @@ def served_call(x: Tensor, weight: Tensor, choice: PreparedCall, *, rows: bool) 
     shape, strides = choice.shape, choice.strides
     if rows:
         shape = (*x.shape[:-1], choice.shape[-1])
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        strides = dense(shape)
     empty, functions = empty_on(weight.device), choice.kernel.functions
     return tensor_calls.call_new(functions, empty, shape, strides, choice.dtype, rows=rows)

@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tirgemm.analysis.banks.coalescing import Flags, Integers
 from tirgemm.analysis.banks.shared_access import WARP, SharedAccess
 from tirgemm.errors import InvalidRequest
 from tirgemm.layouts import TiledCopy
-
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 MATRIX = 8  # rows and columns of ldmatrix's matrices
 

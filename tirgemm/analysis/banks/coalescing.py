@@ -12,7 +12,7 @@ from typing import SupportsFloat
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tirgemm.analysis.banks.shared_access import WARP
+from tirgemm.analysis.banks.shared_access import WARP, WIDTHS
 from tirgemm.errors import InvalidRequest
 
 Integers = NDArray[np.int64]
@@ -20,7 +20,6 @@ Flags = NDArray[np.bool_]
 
 SECTOR_BYTES = 32
 LINE_BYTES = 128
-WIDTHS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, eq=False)

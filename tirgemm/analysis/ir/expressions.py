@@ -46,10 +46,6 @@ def _truncdiv(a: IrValue, b: IrValue) -> IrValue:
     return np.where((np.asarray(a) < 0) != (np.asarray(b) < 0), -quotient, quotient)
 
 
-def _truncmod(a: IrValue, b: IrValue) -> IrValue:
-    return a - _truncdiv(a, b) * b
-
-
 _OPERATIONS: dict[str, Callable[..., IrValue]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -57,7 +53,7 @@ _OPERATIONS: dict[str, Callable[..., IrValue]] = {
     "floordiv": _floor,
     "floormod": lambda a, b: a - _floor(a, b) * b,
     "truncdiv": _truncdiv,
-    "truncmod": _truncmod,
+    "truncmod": lambda a, b: a - _truncdiv(a, b) * b,
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,

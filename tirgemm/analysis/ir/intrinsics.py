@@ -15,25 +15,7 @@ from tirgemm.analysis.ir import inline_source
 from tirgemm.analysis.ir.expressions import LANE, IrExpr, add, const, make, scale, symbol, under, unknown
 from tirgemm.analysis.ir.sites import TO_SEVERAL, SiteSpace
 
-_PTX_TYPES = {
-    "b8": 1,
-    "u8": 1,
-    "b16": 2,
-    "f16": 2,
-    "bf16": 2,
-    "u16": 2,
-    "b32": 4,
-    "f32": 4,
-    "u32": 4,
-    "s32": 4,
-    "f16x2": 4,
-    "bf16x2": 4,
-    "b64": 8,
-    "u64": 8,
-    "f64": 8,
-    "s64": 8,
-    "b128": 16,
-}
+_PTX_TYPE = re.compile(r"(?:bf|[bfsu])(\d+)(?:x(\d))?")
 _SPACES: dict[str, SiteSpace] = {
     "shared": "shared",
     "shared::cta": "shared",
@@ -168,12 +150,18 @@ def _vector(words: list[str]) -> int:
     return next((int(w[1:]) for w in words if re.fullmatch(r"v\d", w)), 1)
 
 
+def _type_bytes(words: list[str]) -> int:
+    """Bytes of the type that is among the words; 4 where none is."""
+    types = filter(None, map(_PTX_TYPE.fullmatch, words))
+    return next((int(bits) * int(count or 1) // 8 for bits, count in (each.groups() for each in types)), 4)
+
+
 def _plain(walker: Any, call: Any) -> None:
     """ld and st: space, vector and type are among the words."""
     words, operands = _words(call), _operands(call)
     count = _vector(words)
     load = ".ld" in str(call.op.name)
-    width = count * next((_PTX_TYPES[w] for w in words if w in _PTX_TYPES), 4)
+    width = count * _type_bytes(words)
     space = next((_SPACES[w] for w in words if w in _SPACES), None)
     address, buffer = walker.pointing(operands[count] if load else operands[0])
     if space is None:
@@ -348,7 +336,7 @@ def _short(call: Any) -> str:
 def _atomic(walker: Any, call: Any) -> None:
     pointers = [(a, b) for a, b in map(walker.pointing, _operands(call)) if b is not None]
     words = _words(call)
-    width = _vector(words) * next((_PTX_TYPES[w] for w in words if w in _PTX_TYPES), 4)
+    width = _vector(words) * _type_bytes(words)
     if not pointers:
         walker.unmodelled(str(call.op.name), "an atomic operation on an address that this analysis cannot tell")
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tirgemm.analysis.ir.expressions import LANE, IrExpr, linear
 from tirgemm.analysis.ir.patterns import LINE
-from tirgemm.analysis.ir.sites import LSU, Assign, If, Loop, Site, Statements, While
+from tirgemm.analysis.ir.sites import LSU, Assign, Loop, Site, Statements, bodies_of
 
 
 def address_registers(body: Statements) -> frozenset[str]:
@@ -31,23 +31,15 @@ def assigned(body: Statements) -> frozenset[str]:
 
 def has_sites(body: Statements) -> bool:
     """Whether anything in ``body`` is a site."""
-    return any(
-        isinstance(s, Site)
-        or (isinstance(s, (Loop, While)) and has_sites(s.body))
-        or (isinstance(s, If) and (has_sites(s.then) or has_sites(s.otherwise)))
-        for s in body
-    )
+    return any(isinstance(s, Site) or any(map(has_sites, bodies_of(s))) for s in body)
 
 
 def _assignments(body: Statements) -> Iterator[Assign]:
     for statement in body:
         if isinstance(statement, Assign):
             yield statement
-        elif isinstance(statement, If):
-            yield from _assignments(statement.then)
-            yield from _assignments(statement.otherwise)
-        elif isinstance(statement, (Loop, While)):
-            yield from _assignments(statement.body)
+        for inner in bodies_of(statement):
+            yield from _assignments(inner)
 
 
 def lane_varying(body: Statements) -> frozenset[str]:
@@ -73,13 +65,10 @@ def _needed(
             if statement.register in known:
                 for expr in (*around, statement.value):
                     yield from _registers(expr.symbols)
-        elif isinstance(statement, If):
-            yield from _needed(statement.then, (*around, statement.condition), known, varying)
-            yield from _needed(statement.otherwise, (*around, statement.condition), known, varying)
-        elif isinstance(statement, Loop):
-            yield from _needed(statement.body, (*around, statement.extent), known, varying)
         else:
-            yield from _needed(statement.body, (*around, statement.condition), known, varying)
+            decides = statement.extent if isinstance(statement, Loop) else statement.condition
+            for inner in bodies_of(statement):
+                yield from _needed(inner, (*around, decides), known, varying)
 
 
 def _of_pattern(address: IrExpr, varying: frozenset[str]) -> Iterator[str]:

@@ -113,14 +113,19 @@ class Tree:
     unknown: tuple[Unknown, ...] = ()
 
 
+def bodies_of(statement: Statement) -> tuple[Statements, ...]:
+    """The statements within a statement: of an If both branches, of a loop its body."""
+    if isinstance(statement, If):
+        return statement.then, statement.otherwise
+    return (statement.body,) if isinstance(statement, (Loop, While)) else ()
+
+
 def sites_of(body: Statements) -> tuple[Site, ...]:
     """Every site of ``body``, in the order of the source."""
     sites: list[Site] = []
     for statement in body:
         if isinstance(statement, Site):
             sites.append(statement)
-        elif isinstance(statement, If):
-            sites += sites_of(statement.then) + sites_of(statement.otherwise)
-        elif isinstance(statement, (Loop, While)):
-            sites += sites_of(statement.body)
+        for inner in bodies_of(statement):
+            sites += sites_of(inner)
     return tuple(sites)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tirgemm.analysis.ir.expressions import linear
-from tirgemm.analysis.ir.sites import If, Loop, Site, Statements, While
+from tirgemm.analysis.ir.sites import If, Loop, Site, Statements, While, bodies_of
 
 Around = tuple["Loop | While", ...]
 
@@ -55,8 +55,6 @@ def _placed(body: Statements, around: Around, *, conditional: bool) -> Iterator[
     for statement in body:
         if isinstance(statement, Site):
             yield statement, around, conditional
-        elif isinstance(statement, If):
-            yield from _placed(statement.then, around, conditional=True)
-            yield from _placed(statement.otherwise, around, conditional=True)
-        elif isinstance(statement, (Loop, While)):
-            yield from _placed(statement.body, (*around, statement), conditional=conditional)
+        loops = (*around, statement) if isinstance(statement, (Loop, While)) else around
+        for inner in bodies_of(statement):
+            yield from _placed(inner, loops, conditional=conditional or isinstance(statement, If))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.analysis.ir import intrinsics
@@ -83,7 +84,7 @@ class Values:
             if node in self.values:
                 value = self.values[node]
                 return value, self.pointees.get(value.value) if value.kind == "symbol" else None
-            if "handle" not in str(node.ty) and re.match(r"u?int|bool", str(getattr(node.ty, "dtype", ""))):
+            if "handle" not in str(node.ty) and re.match(r"u?int|bool", _dtype(node)):
                 return unknown(f"{node.name}, which the launch does not give"), None
             return const(0), node
         if kind in _BINARY or kind in _SWAPPED:
@@ -137,16 +138,14 @@ class Values:
             base, buffer = self.pointing(args[1] if name == "tvm_access_ptr" else args[0])
             if name == "ptr_byte_offset":
                 return add(base, self.integer(args[1])), buffer
-            return add(
-                base, scale(self.integer(args[2]), element_bytes(args[0].ty.dtype if _typed(args[0]) else ""))
-            ), buffer
+            return add(base, scale(self.integer(args[2]), element_bytes(_dtype(args[0])))), buffer
         if name in ("cuda.cvta_generic_to_shared", "reinterpret"):
             return self.pointing(args[0])
         if name == "ptx.addr":
             base, buffer = self.pointing(args[0])
             return add(base, self.integer(args[1])), buffer
         if name == "cuda.thread_rank":
-            return self.rank(), None
+            return thread_index((prod(self.threads), 1, 1), 0), None
         if name == "cuda.__shfl_sync":
             value = self.integer(args[1])
             return value if LANE not in value.symbols else unknown("a shuffle between lanes"), None
@@ -200,11 +199,6 @@ class Values:
     def space_of(self, buffer: Any) -> SiteSpace | None:
         return space_of(buffer)
 
-    def rank(self) -> IrExpr:
-        """The number of the thread in its block."""
-        x, y, z = self.threads
-        return thread_index((x * y * z, 1, 1), 0)
-
     def number(self, variable: Any) -> int:
         return self.numbers.setdefault(variable, len(self.numbers))
 
@@ -230,18 +224,17 @@ def operator(node: Any) -> str:
     return name
 
 
-def _typed(node: Any) -> bool:
-    return hasattr(getattr(node, "ty", None), "dtype")
+def _dtype(node: Any) -> str:
+    return str(getattr(getattr(node, "ty", None), "dtype", ""))
 
 
 def is_integer(node: Any) -> bool:
-    dtype = str(getattr(getattr(node, "ty", None), "dtype", ""))
-    return bool(re.fullmatch(r"(u?int\d+|bool)(x\d+)?", dtype)) or "handle" in str(getattr(node, "ty", ""))
+    return bool(re.fullmatch(r"(u?int\d+|bool)(x\d+)?", _dtype(node))) or "handle" in str(getattr(node, "ty", ""))
 
 
 def is_vector(node: Any) -> bool:
     """Whether an expression has a value for each of several lanes of a vector."""
-    return bool(re.search(r"x\d+$", str(getattr(getattr(node, "ty", None), "dtype", ""))))
+    return bool(re.search(r"x\d+$", _dtype(node)))
 
 
 def fixed(name: str) -> bool:

@@ -15,7 +15,7 @@ from operator import sub
 from tirgemm.analysis.ir.sites import TO_SEVERAL, Loop, Site, Unknown, While
 from tirgemm.analysis.ir.unrolled_copies import Access
 from tirgemm.analysis.match.loops import Regions, kind_of, regions
-from tirgemm.analysis.match.merging import merged
+from tirgemm.analysis.match.merging import merged, multiple
 from tirgemm.analysis.match.placement import WrittenAccess, placed
 from tirgemm.analysis.sass.pointer_origins import Origins
 from tirgemm.analysis.sass.program import Function, Instruction
@@ -153,13 +153,13 @@ class _Match:
         for one in sides:
             written[one.access.first.width] += len(one.access.sites) * one.times
             distinct[one.access.first.width] += _distinct(one.access) * one.times
-        turns = _multiple(compiled, written)
+        turns = multiple(compiled, written)
         if turns:
             words = AS_WRITTEN if turns == 1 else f"{AS_WRITTEN}, {turns} turns of the loop at once"
             for one in bucket.accesses:
                 self.record(one.access, bucket, words, own=len(one.access.sites) * one.times * turns)
             return
-        turns = _multiple(compiled, distinct)
+        turns = multiple(compiled, distinct)
         if turns:
             for access in (w.access for w in bucket.accesses):
                 left, all_of_them = _distinct(access), len(access.sites)
@@ -367,14 +367,6 @@ def _distinct(access: Access) -> int:
 def _width(instruction: Instruction) -> int:
     memory = instruction.memory
     return 16 if memory is not None and memory.matrices else memory.width if memory is not None else 0
-
-
-def _multiple(compiled: Counter[int], written: Counter[int]) -> int:
-    """How many times the code has what was written, 0 where it is no whole number of times."""
-    if not written or compiled.keys() != written.keys():
-        return 0
-    ratios = {divmod(compiled[w], written[w]) for w in written}
-    return ratios.pop()[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else 0
 
 
 def _turns(loops: Sequence[Loop | While], outside: Loop | While | None) -> int:

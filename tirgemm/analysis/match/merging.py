@@ -29,11 +29,17 @@ def merged(accesses: Sequence[WrittenAccess], compiled: Counter[int]) -> dict[Si
                 widths[site] = min(width, widths.get(site, width))
                 runs.add((offset // width * width, width))
             counts.update(width for _, width in runs)
-        if counts and counts.keys() == compiled.keys():
-            ratios = {divmod(compiled[w], counts[w]) for w in counts}
-            if len(ratios) == 1 and next(iter(ratios))[1] == 0:
-                return widths
+        if multiple(compiled, counts):
+            return widths
     return None
+
+
+def multiple(compiled: Counter[int], written: Counter[int]) -> int:
+    """How many times the code has what was written, 0 where it is no whole number of times."""
+    if not written or compiled.keys() != written.keys():
+        return 0
+    ratios = {divmod(compiled[w], written[w]) for w in written}
+    return ratios.pop()[0] if len(ratios) == 1 and next(iter(ratios))[1] == 0 else 0
 
 
 def _run(offset: int, size: int, widest: int, there: Container[int]) -> int:

@@ -15,13 +15,11 @@ class Address:
     """An address operand: the sum of ``registers`` (``UR`` ones are the same in every lane) and ``offset`` bytes.
 
     ``registers`` are as printed without the width of a pair: ``R12`` for ``[R12.64+0x208]``; a scaled one keeps its
-    factor (``R3.X4``); the zero registers are left out. ``descriptor`` is the uniform register of ``desc[UR6][...]`` or
-    ``gdesc[UR8]``, or a constant bank (``0x0``), else empty.
+    factor (``R3.X4``); the zero registers are left out, and so are descriptors and constant banks.
     """
 
     registers: tuple[str, ...]
     offset: int = 0
-    descriptor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def memory_access(opcode: str, modifiers: tuple[str, ...], operands: tuple[str, 
     return None
 
 
-_BRACKET = re.compile(r"(?:(g?desc|cx?)\[([^\]]*)\])?\[([^\]]*)\]|gdesc\[([^\]]*)\]")
+_BRACKET = re.compile(r"(?:(?:g?desc|cx?)\[[^\]]*\])?\[([^\]]*)\]|gdesc\[[^\]]*\]")
 _ZERO = ("RZ", "URZ")
 
 
@@ -134,11 +132,9 @@ def parse_address(operand: str) -> Address | None:
     match = _BRACKET.search(operand) if "[" in operand else None  # most are registers
     if match is None:
         return None
-    if match[4] is not None:
-        return Address((), 0, match[4])
     registers: list[str] = []
     offset = 0
-    for term in match[3].split("+"):
+    for term in (match[1] or "").split("+"):
         number = re.fullmatch(r"(-?)0x([0-9a-f]+)", term.strip())
         if number:
             offset += int(f"{number[1]}{number[2]}", 16)
@@ -146,7 +142,7 @@ def parse_address(operand: str) -> Address | None:
         name = re.sub(r"\.(64|U32|S32|reuse)\b", "", term.strip())
         if name and name.split(".")[0] not in _ZERO:
             registers.append(name)
-    return Address(tuple(registers), offset, match[2] or "")
+    return Address(tuple(registers), offset)
 
 
 def _width(modifiers: tuple[str, ...]) -> int:

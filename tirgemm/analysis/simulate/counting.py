@@ -13,6 +13,7 @@ from tirgemm.analysis.banks.wavefronts import BankModel
 from tirgemm.analysis.ir.patterns import LINE, Requests
 from tirgemm.analysis.ir.sites import Site
 
+# What a request tells and a report sums up, by the name that both give it.
 COUNTS = (
     "wavefronts",
     "fewest_wavefronts",

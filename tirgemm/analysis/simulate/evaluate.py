@@ -6,7 +6,7 @@ all warps as arrays. Nothing is computed on data: a condition, address or trip c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from tirgemm.analysis.ir.expressions import LANE, WARP, DataDependent, IrExpr, IrValue, const, evaluate, make, symbol
 from tirgemm.analysis.ir.patterns import LANES, Dimension, Integers, Requests, requests_of
 from tirgemm.analysis.ir.registers import address_registers, assigned, has_sites, lane_varying
-from tirgemm.analysis.ir.sites import LSU, Assign, If, Loop, Site, Statement, Statements, While, sites_of
+from tirgemm.analysis.ir.sites import LSU, Assign, If, Loop, Site, Statement, Statements, While, bodies_of, sites_of
 
 # Turns of one loop that are followed at most where each leaves its registers changed.
 MOST_TURNS = 1 << 16
@@ -351,10 +351,7 @@ class _Run:
         return registers
 
     def matters(self, statement: If | Loop | While) -> bool:
-        bodies: Sequence[Statements] = (
-            (statement.then, statement.otherwise) if isinstance(statement, If) else (statement.body,)
-        )
-        return any((not self.quiet and has_sites(b)) or self.changed(b) for b in bodies)
+        return any((not self.quiet and has_sites(b)) or self.changed(b) for b in bodies_of(statement))
 
 
 def _shares(total: int, parts: int) -> Integers:
