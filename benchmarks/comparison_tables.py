@@ -5,11 +5,10 @@ ways to call a kernel."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.suite_tables import AVERAGED, mean_of_means
-from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
+from benchmarks.tables import documents, geomean, named, not_yet, number, of_file, place, refusal, table
 from tirgemm.bench.effort_answers import AGAIN, EFFORTS
 from tirgemm.bench.results import Document, load
 from tirgemm.bench.suite_file import Suite
@@ -55,7 +54,6 @@ def breadth(folder: Path, suites: Path) -> str:
 
 def repeated(folder: Path, suites: Path) -> str:
     """How far the kernels lie apart that two ``standard`` searches of a problem chose, raced side by side."""
-    del suites
     lines = []
     for document in (load(path) for regime in REGIMES for path in sorted(folder.glob(f"*.{regime}.json*"))):
         measured = {(row["gemm"], row["variant"]): row for row in document["rows"] if row.get("status") == "measured"}
@@ -79,7 +77,6 @@ def repeated(folder: Path, suites: Path) -> str:
 def answers(folder: Path, suites: Path) -> str:
     """What each effort chooses for the problems of the averaged suites, from nothing, beside the baselines and the
     default; suites with rows of these variants in a regime, and the mean over all where none is missing."""
-    del suites
     columns = [
         *(f"× {name}" for name in ANSWER_BASELINES),
         *(f"behind {name}" for name in ANSWER_BASELINES),
@@ -119,7 +116,6 @@ def _answers_in(folder: Path, regime: Regime) -> list[list[str]]:
 def answer_seconds(folder: Path, suites: Path) -> str:
     """Seconds from the request to the certified kernel, by a worker whose processes are warm: each problem whose
     answers were clocked, by effort."""
-    del suites
     efforts = [name for name in EFFORTS if name != AGAIN]
     parts = []
     for document in (document for name in AVERAGED for document in documents(folder.parent, f"{name}.*", folder.name)):
@@ -145,6 +141,4 @@ def calls(document: Document) -> str:
     return "\n\n".join(parts)
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {
-    each.__name__: each for each in (breadth, repeated, answers, answer_seconds, calls)
-}
+TABLES = named(breadth, repeated, answers, answer_seconds, calls)

@@ -3,11 +3,11 @@ render.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.counted import traffic
-from benchmarks.tables import not_yet, number, place, table
+from benchmarks.tables import named, not_yet, number, place, table
 from tirgemm.bench.results import Document, Row, load
 
 _NOT_YET = not_yet("python -m benchmarks.counters --out FILE")
@@ -115,4 +115,4 @@ _SHARES = {
     "SMs busy": "sms_active_percent",
 }
 _WHAT = {"counters": "kernels", "banks": "probes"}
-TABLES: dict[str, Callable[[Path, Path], str]] = {"kernels": kernels, "agreement": agreement, "bounds": bounds}
+TABLES = named(kernels, agreement, bounds)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.tables import table
+from benchmarks.tables import named, table
 from tirgemm.bench.results import Document, Row, load
 from tirgemm.families import FAMILIES
 from tirgemm.hardware import named_device
@@ -94,4 +94,4 @@ def _counts(counts: Counter[str]) -> str:
     return ", ".join(f"{word} {count:,}" for word, count in counts.most_common())
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {"evidence": evidence, "mutants": mutants}
+TABLES = named(evidence, mutants)

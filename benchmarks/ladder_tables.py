@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.tables import documents, not_yet, number, place, refusal, table
+from benchmarks.tables import documents, named, not_yet, number, place, refusal, table
 from tirgemm.bench.ladder_report import RungFigures, described, fastest, reported
 from tirgemm.families.simt.tiling import tiling
 from tirgemm.families.simt.wavefronts import fragment_wavefronts
@@ -112,9 +112,4 @@ def _figures(entries: list[RungFigures]) -> str:
     return table(head, lines, 2)
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {
-    "loads": loads,
-    "measured": measured,
-    "compiled": compiled,
-    "best": best,
-}
+TABLES = named(loads, measured, compiled, best)

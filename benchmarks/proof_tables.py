@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-from benchmarks.tables import of_file, repeated, table
+from benchmarks.tables import TableText, of_file, repeated, table
 from tirgemm.bench.results import Document
 from verification.service.proofs_file import FILE, SUITE
 
 
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: proofs that are there twice or were never run, statuses that the failures do not give."""
-    yield from repeated(document["rows"], "proof")
+    yield from repeated(row["proof"] for row in document["rows"])
     for row in document["rows"]:
         proof = row["proof"]
         if row["runs"] < 1 or not 0 <= row["failed"] <= row["runs"]:
@@ -29,4 +28,4 @@ def proofs(document: Document) -> str:
     return f"{about['device']}\n\n{table(['proof', 'runs', 'failed', 'last run'], lines, 1)}"
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: proofs}
+TABLES: dict[str, TableText] = {SUITE: proofs}

@@ -1,11 +1,10 @@
 """Write tables of results between the markers of README and docs, and README's picture.
 
 ``<!-- results:NAME -->`` to ``<!-- /results:NAME -->`` holds the tables of a suite, one for each device and regime that
-has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, evidence_tables.py, models/document.py,
-service_speed/document.py, many_devices/document.py, timeline/tables.py or
-proof_tables.py over a device's folder, ``DEVICE/FILE`` (``square.sustained``) a results file.
-``banks/TABLE`` is one of bank_tables.py, which is computed and not measured; ``ladder/``, ``tensorcore/`` and
-``counters/`` are those of their modules. What was not measured yet says so.
+has a results file. ``DEVICE/TABLE`` is one of suite_tables.py, comparison_tables.py, evidence_tables.py,
+models/document.py, service_speed/document.py, many_devices/document.py, timeline/tables.py or proof_tables.py over a
+device's folder. ``banks/TABLE`` is one of bank_tables.py, which is computed and not measured; ``ladder/``,
+``tensorcore/`` and ``counters/`` are those of their modules. What was not measured yet says so.
 
 usage: render.py [--check] [FILE...]     default: README.md and all of docs; --check only says what would change
 """
@@ -37,7 +36,6 @@ from benchmarks.pictures.speed_picture import speed_picture
 from benchmarks.service_speed import document as service_speed
 from benchmarks.tables import documents, not_yet
 from benchmarks.timeline import tables as timeline_tables
-from tirgemm.bench.results import load
 from tirgemm.gemm import REGIMES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,15 +113,9 @@ def _table(name: str, results: Path, suites: Path) -> str:
         return OF_ALL[kind][what](results, suites)
     if kind and what in OF_DEVICE:
         return OF_DEVICE[what](results / kind, suites)
-    if kind:
-        paths = [path for path in (results / f"{name}.json", results / f"{name}.json.gz") if path.is_file()]
-        if not paths:
-            raise MarkerError(f"marker {name} names no file of {results}")
-        shown = [load(paths[0])]
-    elif not (suites / f"{name}.json").is_file():
-        raise MarkerError(f"marker {name} names no suite of {suites}")
-    else:
-        shown = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
+    if kind or not (suites / f"{name}.json").is_file():
+        raise MarkerError(f"marker {name} names no table of a device, and no suite of {suites}")
+    shown = [document for regime in REGIMES for document in documents(results, f"{name}.{regime}")]
     return "\n\n".join(suite_tables.of_suite(one, suites) for one in shown) or not_yet(f"tirgemm bench {name}")
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.knob_tables import knob_worth, knobs
-from benchmarks.tables import documents, geomean, not_yet, number, of_file, place, refusal, table
+from benchmarks.tables import documents, geomean, named, not_yet, number, of_file, place, refusal, table
 from tirgemm.bench.held_out import (
     EARLIER_SEEDS,
     GRID_NAME,
@@ -385,10 +385,7 @@ def _worst_m(rows: Sequence[Row], name: str) -> str:
 
 
 _NOT_YET = not_yet("tirgemm bench square deepgemm llama skinny odd")
-TABLES: dict[str, Callable[[Path, Path], str]] = {
-    each.__name__: each
-    for each in (
-        *(summary, shapes, bandwidth, stores, knobs, knob_worth, proposals),
-        *(zero_shot, efforts, held_out, versions, sets, invariant),
-    )
-}
+TABLES = named(
+    *(summary, shapes, bandwidth, stores, knobs, knob_worth, proposals),
+    *(zero_shot, efforts, held_out, versions, sets, invariant),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -11,6 +12,14 @@ from pathlib import Path
 from tirgemm.bench.results import FORMAT, Document, Row, load
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning_db.transfer import read_candidates
+
+# What the marker of a table is replaced by, of a folder of results and that of the suites.
+TableText = Callable[[Path, Path], str]
+
+
+def named(*tables: TableText) -> dict[str, TableText]:
+    """Tables by what markers of render.py call them: the names of the functions."""
+    return {table.__name__: table for table in tables}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
@@ -67,13 +76,9 @@ def place(document: Document) -> str:
     return ", ".join([about["device"], document["regime"], *versions, about["date"][:10]])
 
 
-def repeated(rows: Iterable[Row], name: str) -> Iterator[str]:
-    """A sentence for each row whose ``name`` another one before it has."""
-    seen = set()
-    for row in rows:
-        if row[name] in seen:
-            yield f"{row[name]} is there twice"
-        seen.add(row[name])
+def repeated(names: Iterable[str]) -> Iterator[str]:
+    """A sentence for each time that a name comes again."""
+    return (f"{name} is there twice" for name, count in Counter(names).items() for _ in range(1, count))
 
 
 def differing(row: Row, medians: Mapping[str, float]) -> Iterator[str]:
@@ -92,10 +97,10 @@ def not_yet(command: str) -> str:
     return f"Not measured yet: `{command}`."
 
 
-def of_file(name: str, command: str) -> Callable[[Callable[[Document], str]], Callable[[Path, Path], str]]:
+def of_file(name: str, command: str) -> Callable[[Callable[[Document], str]], TableText]:
     """Make the table of one document that of the file ``name`` in a device's folder, which ``command`` writes."""
 
-    def made(of_document: Callable[[Document], str]) -> Callable[[Path, Path], str]:
+    def made(of_document: Callable[[Document], str]) -> TableText:
         def table(folder: Path, suites: Path) -> str:
             del suites
             if not (folder / name).is_file():

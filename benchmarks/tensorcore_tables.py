@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.tables import documents, not_yet, number, place, refusal, table
+from benchmarks.tables import documents, named, not_yet, number, place, refusal, table
 from benchmarks.tensorcore_steps import STEPS
 from tirgemm.bench.results import Row, load
 from tirgemm.gemm import REGIMES
@@ -59,4 +58,4 @@ def ceiling(results: Path, suites: Path) -> str:
     return table(head, lines, 2) if lines else not_yet("python benchmarks/mma_ceiling.py --out FILE")
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {"steps": steps, "ceiling": ceiling}
+TABLES = named(steps, ceiling)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tirgemm.artifact.regular_file import write_named
 from tirgemm.device import Device
-from tirgemm.errors import StoreError
 from tirgemm.tuning.records import Candidate
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db import records_file
@@ -29,7 +28,7 @@ def pack(path: Path, devices: Sequence[Device], candidates: Iterable[Candidate])
 
     A member has one problem or some small ones. Members can be read one by one (``records.ShippedFile``) and the file
     from its start, as any records file: unpacking goes on from member to member. The devices are named without UUID and
-    index: a class is meant. Equal records make equal files. Raises StoreError.
+    index: a class is meant. Equal records make equal files. Raises InvalidRequest.
     """
     groups: dict[MemberKey, list[Candidate]] = {}
     for candidate in candidates:
@@ -49,14 +48,7 @@ def pack(path: Path, devices: Sequence[Device], candidates: Iterable[Candidate])
         "index": index,
     }
     named = [device_out(device.with_(uuid="", index=0).to_json()) for device in devices]
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_bytes(b"".join([_member([header, *named]), *members]))
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"records file {path} cannot be written: {error.strerror}; choose another place") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_named(path, b"".join([_member([header, *named]), *members]))
 
 
 def _shared(groups: Mapping[MemberKey, Sequence[Candidate]]) -> Iterator[list[MemberKey]]:

@@ -66,12 +66,13 @@ def _migrated_once() -> Iterator[None]:
 
     from tirgemm.tuning_db import schema
 
-    migrate, statements = schema._run, list[str]()
+    migrate, statements = schema.migrate, list[str]()
 
-    def run(connection: Connection) -> None:
-        is_new = connection.dialect.name == "sqlite" and not inspect(connection).get_table_names()
+    def run(connection: Connection, revision: str = schema.HEAD) -> None:
+        is_new = revision == schema.HEAD and connection.dialect.name == "sqlite"
+        is_new = is_new and not inspect(connection).get_table_names()
         if not is_new or not statements:
-            migrate(connection)
+            migrate(connection, revision)
             if is_new:
                 made = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
                 version = f"INSERT INTO alembic_version VALUES ('{schema.HEAD}')"
@@ -81,7 +82,7 @@ def _migrated_once() -> Iterator[None]:
             connection.exec_driver_sql(statement)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema, "_run", run)
+        patch.setattr(schema, "migrate", run)
         yield
 
 

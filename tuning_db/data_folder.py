@@ -8,24 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tirgemm._user_folders import DATABASE, SIGNING_KEY, expanded, user_data
+from tirgemm.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tirgemm.artifact import Signer
     from tirgemm.tuning_db import Database
     from tirgemm.tuning_db.shipped.layered_store import LayeredStore
-
-__all__ = [
-    "SIGNING_KEY",
-    "database_file",
-    "dependent_file",
-    "existing_database",
-    "new_database",
-    "open_database",
-    "open_store",
-    "require_database",
-    "require_signing_key",
-    "signer",
-]
 
 
 def database_file(data_dir: Path | None) -> Path:
@@ -76,8 +64,6 @@ def require_database(data_dir: Path | None, url: str | None, advice: str) -> Non
 
     Whether a database server has the database is seen when it is opened.
     """
-    from tirgemm.errors import InvalidRequest
-
     folder = _folder(data_dir)
     if url is None:
         if not database_file(data_dir).is_file():
@@ -109,8 +95,6 @@ def signer(data_dir: Path | None) -> Signer:
 
 def require_signing_key(data_dir: Path | None) -> Path:
     """The data folder, which must have a signing key. Raises InvalidRequest."""
-    from tirgemm.errors import InvalidRequest
-
     folder = _folder(data_dir)
     if not (folder / SIGNING_KEY).is_file():
         raise InvalidRequest(f"{folder} holds no signing key; give the folder of a service or a user with --data")

@@ -214,13 +214,13 @@ class Database(Closing):
 
     def upsert(self, model: type[Base], identity: tuple[str, ...], changed: tuple[str, ...]) -> Any:
         """An INSERT that changes the columns ``changed`` of the row with the same ``identity``, where there is one, and
-        returns the row's ``id``. It is kept: to make it takes as long as to run it."""
+        returns the row's ``id``, where it has one. It is kept: to make it takes as long as to run it."""
         key = model, identity, changed
         if key not in self._upserts:
-            statement, table = self.insert(model), model.__table__
+            statement, ids = self.insert(model), [column for column in model.__table__.c if column.name == "id"]
             changes = {name: statement.excluded[name] for name in changed}
             statement = statement.on_conflict_do_update(index_elements=list(identity), set_=changes)
-            self._upserts[key] = statement.returning(table.c["id"])
+            self._upserts[key] = statement.returning(*ids) if ids else statement
         return self._upserts[key]
 
     def close(self) -> None:

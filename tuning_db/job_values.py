@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -156,23 +155,18 @@ class WorkerRecord:
     name: str
     devices: tuple[Device, ...]
     seen_at: str
-    measuring: tuple[float, ...] = ()
-    faults: tuple[str, ...] = ()
-
-    def fault(self, number: int) -> str:
-        """Why its device of that number cannot be used now; empty where it can."""
-        return self.faults[number] if number < len(self.faults) else ""
+    measuring: tuple[float, ...]
+    faults: tuple[str, ...]
 
     @property
     def unusable(self) -> list[tuple[Device, str]]:
         """Its devices that cannot be used now, each with the reason."""
-        faults = [(device, self.fault(number)) for number, device in enumerate(self.devices)]
-        return [(device, fault) for device, fault in faults if fault]
+        return [(device, fault) for device, fault in zip(self.devices, self.faults, strict=True) if fault]
 
     @property
     def usable_keys(self) -> set[str]:
         """The classes of which it has a device that can be used now."""
-        return {device.key for number, device in enumerate(self.devices) if not self.fault(number)}
+        return {device.key for device, fault in zip(self.devices, self.faults, strict=True) if not fault}
 
     @classmethod
     def of(cls, name: str, devices: list[dict[str, Any]], seen_at: str, measuring: Sequence[float]) -> WorkerRecord:
@@ -189,5 +183,5 @@ def described(devices: Sequence[Device], faults: Sequence[str]) -> list[dict[str
     """The devices of a worker as its row has them, with the faults of those that cannot be used now."""
     return [
         device.to_json() | ({_FAULT: plain_text(fault)} if fault else {})
-        for device, fault in zip(devices, itertools.chain(faults, itertools.repeat("")), strict=False)
+        for device, fault in zip(devices, faults, strict=True)
     ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
 from tirgemm.errors import InvalidRequest
 from tirgemm.events import Event
@@ -29,10 +29,9 @@ from tirgemm.tuning_db.models import EventRow, GemmRow, JobRow
 from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue import job_events
 from tirgemm.tuning_db.queue.budget_shares import LIMIT, granted
-from tirgemm.tuning_db.queue.job_events import note_ends
 from tirgemm.tuning_db.queue.job_leases import (
-    cancel_live,
     declare_dead,
+    end_live,
     expired_owners,
     first_sound,
     held,
@@ -40,7 +39,6 @@ from tirgemm.tuning_db.queue.job_leases import (
     put_back_unreleased,
     released,
     require_held,
-    run_ended,
 )
 from tirgemm.tuning_db.queue.job_rows import (
     MAX_REASON,
@@ -129,7 +127,7 @@ class JobQueue(WorkerRegistry):
         """End a live job as cancelled, at once; its worker learns of it at its next heartbeat. Ended jobs stay as they
         are."""
         with self.db.write() as connection:
-            cancel_live(connection, JobRow.id == job_id, self._now(connection))
+            end_live(connection, JobRow.id == job_id, "cancelled", self._now(connection))
             return job_of(require_job(connection, job_id))
 
     def prioritise(self, job_id: str, priority: int) -> Job:
@@ -317,20 +315,11 @@ class JobQueue(WorkerRegistry):
         """
         if status not in ENDED:
             raise InvalidRequest(f"a job ends as one of {', '.join(ENDED)}, not {status!r}")
-        values: dict[str, Any] = {
-            "status": status,
-            "error": None if error is None else plain_text(error),
-            "live_key": None,
-        }
-        running = (*held(job_id, owner), JobRow.status == "running")
+        running = and_(*held(job_id, owner), JobRow.status == "running")
+        words = None if error is None else plain_text(error)
         with self.db.write() as connection:
-            now = self._now(connection)
-            values["kernel_id"] = kernel_id if kernel_id in kept_kernels(connection, [kernel_id]) else None
-            values |= {"finished_at": iso(now), **run_ended(now)}
-            updated = connection.execute(update(JobRow).where(*running).values(values)).rowcount
-            if updated:
-                note_ends(connection, [job_id], status, now)
-            return bool(updated)
+            kept = kernel_id if kernel_id in kept_kernels(connection, [kernel_id]) else None
+            return end_live(connection, running, status, self._now(connection), error=words, kernel_id=kept)
 
     def release(self, job_id: str, owner: str) -> bool:
         """Put a job that ``owner`` holds back into the queue at once, in good order: that is no attempt.
@@ -380,12 +369,8 @@ class JobQueue(WorkerRegistry):
         """How far each of these jobs is, all of one moment; those that are not there are left out."""
         newest = select(func.max(EventRow.id)).where(EventRow.job_id == JobRow.id).scalar_subquery()
         columns = (JobRow.id, JobRow.status, JobRow.fallback_id, JobRow.kernel_id, newest.label("newest_event"))
-        progress: dict[str, JobProgress] = {}
         with self.db.read() as connection:
-            for part in rows.parts(job_ids):
-                wanted = select(*columns).where(JobRow.id.in_(part))
-                progress |= {
-                    row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
-                    for row in connection.execute(wanted)
-                }
-        return progress
+            return {
+                row.id: JobProgress(row.status, row.fallback_id, row.kernel_id, row.newest_event or 0)
+                for row in rows.among(connection, select(*columns), JobRow.id, job_ids)
+            }

@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -29,7 +29,7 @@ def write(path: Path, header: dict[str, Any], records: Iterable[dict[str, Any]])
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
-            with unfinished.open("wb") as raw, _packed(raw, path) as out:
+            with unfinished.open("wb") as raw, _lines_of(raw, path) as out:
                 for value in itertools.chain([header], records):
                     out.write(dump_json(value).encode() + b"\n")
             unfinished.replace(path)
@@ -45,7 +45,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
     """The header, then each record. InvalidRequest names the file and the line where it is no records file."""
     number = 0
     try:
-        with open_regular(path) as raw, _unpacked(raw, path) as lines:
+        with open_regular(path) as raw, _lines_of(raw, path) as lines:
             while line := lines.readline(MAX_LINE + 1):
                 number += 1
                 if len(line) > MAX_LINE:
@@ -96,20 +96,10 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     return value
 
 
-@contextmanager
-def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+def _lines_of(raw: IO[bytes], path: Path) -> AbstractContextManager[IO[bytes]]:
+    """What is written into a file, or read of it, before it is compressed, and once it is unpacked."""
     if path.suffix != ".gz":
-        yield raw
-        return
+        return nullcontext(raw)
     # No name and no time inside: equal records make equal files.
-    with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as out:
-        yield cast(IO[bytes], out)
-
-
-@contextmanager
-def _unpacked(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix != ".gz":
-        yield raw
-        return
-    with gzip.GzipFile(mode="rb", fileobj=raw) as lines:
-        yield cast(IO[bytes], lines)
+    lines = gzip.GzipFile(filename="", mode="wb" if raw.writable() else "rb", fileobj=raw, mtime=0)
+    return cast(AbstractContextManager[IO[bytes]], lines)

@@ -7,10 +7,11 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, insert, select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import InstrumentedAttribute
 
 from tirgemm.config import Config
 from tirgemm.device import Device
@@ -37,6 +38,7 @@ from tirgemm.tuning_db.times import iso
 IDS_AT_ONCE = 500
 K = TypeVar("K")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger("tirgemm.tuning_db")
 
@@ -45,6 +47,14 @@ def parts(values: Sequence[T], size: int = IDS_AT_ONCE) -> Iterator[Sequence[T]]
     """``values`` in runs of ``size``, each for one statement."""
     for first in range(0, len(values), size):
         yield values[first : first + size]
+
+
+def among(
+    connection: Connection, statement: Select[*Ts], column: InstrumentedAttribute[Any], keys: Sequence[K]
+) -> Iterator[Row[*Ts]]:
+    """Those rows of a statement in which the ``column`` is one of the keys, however many these are."""
+    for part in parts(keys):
+        yield from connection.execute(statement.where(column.in_(part)))
 
 
 @lru_cache(maxsize=4096)
@@ -92,13 +102,10 @@ def _numbers(connection: Connection, texts: Iterable[str]) -> dict[str, int]:
 def put_device(db: Database, connection: Connection, device: Device, *, replace: bool = True) -> None:
     """Describe a device class; without ``replace`` only where it has no description yet."""
     values = {"key": device.key, "description": device.to_json(), "updated_at": iso()}
-    statement = db.insert(DeviceRow).values(values)
-    changes = {name: statement.excluded[name] for name in ("description", "updated_at")}
     if replace:
-        statement = statement.on_conflict_do_update(index_elements=["key"], set_=changes)
+        connection.execute(db.upsert(DeviceRow, ("key",), ("description", "updated_at")), values)
     else:
-        statement = statement.on_conflict_do_nothing()
-    connection.execute(statement)
+        connection.execute(db.insert(DeviceRow).on_conflict_do_nothing(), values)
 
 
 def put_certificate(db: Database, connection: Connection, certificate: Certificate | None) -> str | None:
@@ -241,28 +248,24 @@ def candidates_of(rows: Sequence[Row[Any]], samples: Iterable[Row[Any]]) -> list
     sets: dict[int, list[Row[Any]]] = {}
     for taken in samples:
         sets.setdefault(taken.candidate_id, []).append(taken)
-    return [_sound_candidate(row, sets.get(row.id, ())) for row in rows]
+    return [_candidate(row, sets.get(row.id, ())) for row in rows]
 
 
-def _sound_candidate(row: Row[Any], samples: Iterable[Row[Any]]) -> Candidate:
+def _candidate(row: Row[Any], samples: Iterable[Row[Any]]) -> Candidate:
     try:
         values: list[dict[str, Any]] = [dict(zip(_SAMPLES, taken[1:], strict=True)) for taken in samples]
-        return _candidate(row, tuple(map(SampleSet.from_json, values)))
+        return Candidate(
+            gemm=parsed_gemm(row.text),
+            device_key=row.device_key,
+            regime=row.regime,
+            config=Config.from_json(row.config),
+            status=Status(row.status),
+            sample_sets=tuple(map(SampleSet.from_json, values)),
+            **{name: row._mapping[name] for name in CANDIDATE_MEMBERS},
+        )
     except DAMAGE as error:
         name = f"candidate {row.config_digest} of {row.text} on {row.device_key}"
         raise DamagedRow(f"the row of {name} is damaged ({error}); put a backup back") from error
-
-
-def _candidate(row: Row[Any], sample_sets: tuple[SampleSet, ...]) -> Candidate:
-    return Candidate(
-        gemm=parsed_gemm(row.text),
-        device_key=row.device_key,
-        regime=row.regime,
-        config=Config.from_json(row.config),
-        status=Status(row.status),
-        sample_sets=sample_sets,
-        **{name: row._mapping[name] for name in CANDIDATE_MEMBERS},
-    )
 
 
 KERNEL_COLUMNS = (
@@ -315,34 +318,30 @@ def kernel_of(row: Row[Any], gemm: Gemm | None = None) -> KernelRecord:
     """A kernel from a row of ``KERNEL_COLUMNS``, whose problem the caller may have. Raises DamagedRow for a row that
     makes no sense."""
     try:
-        return _kernel(row, gemm)
+        certificate = None
+        if row.certificate_digest is not None:
+            certificate = Certificate(
+                row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
+            )
+        return KernelRecord(
+            gemm=gemm or parsed_gemm(row.text),
+            device=Device.from_json(row.device),
+            regime=row.regime,
+            role=row.role,
+            config=Config.from_json(row.config),
+            kernel_sha256=row.kernel_sha256,
+            artifact_sha256=row.artifact_sha256,
+            artifact_bytes=row.nbytes,
+            certificate=certificate,
+            timings=Timings.from_json(row.timings),
+            trials=row.trials,
+            created_at=row.created_at,
+            id=row.id,
+            pinned=row.pinned_at is not None,
+        )
     except DAMAGE as error:
         advice = f"delete it (tirgemm kernels delete {row.id}), or put a backup back"
         raise DamagedRow(f"the row of kernel {row.id} is damaged ({error}); {advice}") from error
-
-
-def _kernel(row: Row[Any], gemm: Gemm | None) -> KernelRecord:
-    certificate = None
-    if row.certificate_digest is not None:
-        certificate = Certificate(
-            row.cert_kernel, row.passed, tuple(row.tests), row.reference, dict(row.environment), row.at
-        )
-    return KernelRecord(
-        gemm=gemm or parsed_gemm(row.text),
-        device=Device.from_json(row.device),
-        regime=row.regime,
-        role=row.role,
-        config=Config.from_json(row.config),
-        kernel_sha256=row.kernel_sha256,
-        artifact_sha256=row.artifact_sha256,
-        artifact_bytes=row.nbytes,
-        certificate=certificate,
-        timings=Timings.from_json(row.timings),
-        trials=row.trials,
-        created_at=row.created_at,
-        id=row.id,
-        pinned=row.pinned_at is not None,
-    )
 
 
 def kernel_values(gemm_number: int, kernel: KernelRecord, certificate: str | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,17 +49,14 @@ def upgrade(engine: Engine, place: str) -> None:
             raw.cursor().execute("PRAGMA journal_mode = WAL")
         finally:
             raw.close()
-    with engine.execution_options(tirgemm_write=True).begin() as connection:
-        if engine.dialect.name != "postgresql":
-            if _checked(connection, place) != HEAD:
-                _run(connection)
-            return
-        from tirgemm.tuning_db.postgres_limits import unlimited
+    with engine.execution_options(tirgemm_write=True).begin() as connection, ExitStack() as stack:
+        if engine.dialect.name == "postgresql":
+            from tirgemm.tuning_db.postgres_limits import unlimited
 
-        with unlimited(connection):
+            stack.enter_context(unlimited(connection))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-            if _checked(connection, place) != HEAD:
-                _run(connection)
+        if _checked(connection, place) != HEAD:
+            migrate(connection)
 
 
 def require_current(engine: Engine, place: str) -> None:
@@ -105,17 +103,8 @@ def _require_whole(connection: Connection, place: str) -> None:
         raise DamagedDatabase(f"database {place} is damaged ({said}) and was not brought to schema {HEAD}; {MEND}")
 
 
-def create(connection: Connection, revision: str) -> None:
-    """Make the tables of that version of the schema in an empty database."""
+def migrate(connection: Connection, revision: str = HEAD) -> None:
+    """Bring the tables, in an empty database all of them, to that version of the schema."""
     from alembic import command
 
-    if revision == HEAD:
-        _run(connection)
-    else:
-        command.upgrade(alembic_config(connection), revision)
-
-
-def _run(connection: Connection) -> None:
-    from alembic import command
-
-    command.upgrade(alembic_config(connection), "head")
+    command.upgrade(alembic_config(connection), revision)

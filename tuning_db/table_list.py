@@ -4,13 +4,13 @@ where the list in the database is damaged, and sees by it that it is."""
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from tirgemm.artifact.regular_file import write_whole
 
 _PAGE_SIZES = [512 << number for number in range(8)]
 
@@ -73,12 +73,5 @@ def keep_table_list(connection: sqlite3.Connection, file: Path) -> bool:
         if said != "ok" or [entry[3] for entry in before.entries] == [entry[3] for entry in now.entries]:
             return False
     with suppress(OSError):
-        number, name = tempfile.mkstemp(prefix=f"{table_list_file(file).name}.", dir=file.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as written:
-                json.dump(asdict(now), written)
-            Path(name).replace(table_list_file(file))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(table_list_file(file), json.dumps(asdict(now)).encode())
     return True

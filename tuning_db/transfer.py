@@ -7,8 +7,8 @@ where no other one of its problem is. Doing it twice changes nothing.
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.exc import IntegrityError
 
+from tirgemm._version import __version__
 from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.tuning.records import Candidate, CandidateKey, Status
@@ -62,29 +63,19 @@ def export_records(db: Database, path: Path, *, artifacts: bool = False) -> dict
 
 def import_records(db: Database, path: Path) -> Merged:
     """Merge a records file, all of it or nothing. InvalidRequest names the line that is wrong."""
-    path = Path(path)
-    lines = records_file.read(path)
-    header = next(lines, {})
-    records_file.check_header(header, str(path))
+    header, lines = _opened(path)
     return _take_in(db, header, lines, records_file.sha256(path), str(path))
 
 
 def require_records(path: Path) -> None:
     """Raise InvalidRequest, as ``import_records`` does, where a file is no whole records file."""
-    lines = records_file.read(path)
-    header = next(lines, {})
-    records_file.check_header(header, str(path))
-    seen: dict[str, int] = {}
-    for number, record in enumerate(lines, 2):
-        value_in(record, f"{path}, line {number}")
-        seen[record["kind"]] = seen.get(record["kind"], 0) + 1
-    _check_counts(seen, header, str(path))
+    header, lines = _opened(path)
+    deque(_values(header, lines, str(path)), maxlen=0)
 
 
 def read_candidates(path: Path) -> list[Candidate]:
     """The candidates of a records file, without a database. InvalidRequest names the line that is wrong."""
-    lines = records_file.read(path)
-    records_file.check_header(next(lines, {}), str(path))
+    _, lines = _opened(path)
     values = (value_in(record, f"{path}, line {number}") for number, record in enumerate(lines, 2))
     return [value for value in values if isinstance(value, Candidate)]
 
@@ -134,7 +125,7 @@ def _outgoing(db: Database, artifacts: bool) -> Iterator[tuple[dict[str, Any], I
             "format": records_file.FORMAT,
             "version": records_file.VERSION,
             "exported_at": iso(),
-            "tirgemm": _own_version(),
+            "tirgemm": __version__,
             "schema": schema.HEAD,
             "counts": {kind: count for kind, count in counts.items() if count},
             "missing": missing,
@@ -172,13 +163,11 @@ def _records(
 def _take_in(db: Database, header: dict[str, Any], records: Iterable[dict[str, Any]], origin: str, name: str) -> Merged:
     """Merge records in one transaction; blobs that were put before something went wrong are left for collection."""
     merged = Merged()
-    seen: dict[str, int] = {}
     with db.write() as connection:
         source = {"sha256": origin, "header": header, "imported_at": iso()}
         connection.execute(db.insert(ImportRow).values(source).on_conflict_do_nothing())
         page: dict[CandidateKey, Candidate] = {}
-        for number, record in enumerate(records, 2):
-            value = value_in(record, f"{name}, line {number}")
+        for value in _values(header, records, name):
             if isinstance(value, Candidate):
                 if value.key in page or len(page) == _PAGE:
                     _merge_candidates(db, connection, page, origin, merged)
@@ -188,16 +177,28 @@ def _take_in(db: Database, header: dict[str, Any], records: Iterable[dict[str, A
                 rows.put_device(db, connection, value, replace=False)
             else:
                 _merge_kernel(db, connection, value, origin, merged)
-            kind = record["kind"]
-            seen[kind] = seen.get(kind, 0) + 1
         _merge_candidates(db, connection, page, origin, merged)
         if merged.kernels:
             raise_version(db, connection)
-        _check_counts(seen, header, name)
     return merged
 
 
-def _check_counts(seen: dict[str, int], header: dict[str, Any], name: str) -> None:
+def _opened(path: Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """The header of a records file and the records behind it, which are read as they are asked for."""
+    lines = records_file.read(path)
+    header = next(lines, {})
+    records_file.check_header(header, str(path))
+    return header, lines
+
+
+def _values(
+    header: dict[str, Any], records: Iterable[dict[str, Any]], name: str
+) -> Iterator[Device | Candidate | KernelIn]:
+    """The values of records, as many of each kind as the header says. InvalidRequest names the line that is wrong."""
+    seen: dict[str, int] = {}
+    for number, record in enumerate(records, 2):
+        yield value_in(record, f"{name}, line {number}")
+        seen[record["kind"]] = seen.get(record["kind"], 0) + 1
     if seen != header["counts"]:
         raise InvalidRequest(f"{name} holds {seen}, its header says {header['counts']}; get the file again")
 
@@ -267,10 +268,3 @@ def _pin(db: Database, connection: Connection, kernel_id: str) -> None:
 
 def _count(connection: Connection, table: type[CandidateRow | DeviceRow]) -> int:
     return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("tirgemm")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import differing, number, of_file, repeated, table
+from benchmarks.tables import TableText, differing, number, of_file, repeated, table
 from tirgemm.bench.results import Document
 
 SUITE = "many_devices"
@@ -45,7 +44,7 @@ def figure_of(about: Mapping[str, Any]) -> str:
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice or are called otherwise, runs without their devices or candidates,
     medians that are not those of runs."""
-    yield from repeated(document["rows"], "figure")
+    yield from repeated(row["figure"] for row in document["rows"])
     for row in document["rows"]:
         figure = row["figure"]
         if figure != figure_of(row):
@@ -105,4 +104,4 @@ def _medians(row: Mapping[str, Any]) -> dict[str, float]:
     return medians
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: jobs}
+TABLES: dict[str, TableText] = {SUITE: jobs}

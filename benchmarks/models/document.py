@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.tables import geomean, of_file, table
+from benchmarks.tables import geomean, named, of_file, repeated, table
 from tirgemm.bench.results import Document, Row
 from tirgemm.tuning.intervals import ratio_interval
 
@@ -68,12 +67,9 @@ def summary(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: samples, doubles, results that lie too far from PyTorch's, a summary that is not that of the
     rows."""
-    seen = set()
-    for row in document["rows"]:
-        name = ", ".join(map(str, key_of(row)))
-        if key_of(row) in seen:
-            yield f"{name} is there twice"
-        seen.add(key_of(row))
+    names = [", ".join(map(str, key_of(row))) for row in document["rows"]]
+    yield from repeated(names)
+    for name, row in zip(names, document["rows"], strict=True):
         if len(row["samples_ms"]) != len(row["pytorch_samples_ms"]) or not row["samples_ms"]:
             yield f"{name} has {len(row['samples_ms'])} samples of ours and {len(row['pytorch_samples_ms'])} of PyTorch"
         elif min(*row["samples_ms"], *row["pytorch_samples_ms"]) <= 0:
@@ -130,4 +126,4 @@ def _name(row: Row) -> str:
     return f"{row['variant']}, {row['mode']}, {row['model']}, {row['tokens']} tokens"
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: models}
+TABLES = named(models)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.service_speed.load import Turn
-from benchmarks.tables import differing, of_file, repeated, table
+from benchmarks.tables import differing, named, of_file, repeated, table
 from tirgemm.bench.results import Document
 
 SUITE = "service"
@@ -27,7 +26,7 @@ def row_of(figure: str, about: Mapping[str, Any], ours: Sequence[Turn], bare: Se
 
 def faults(document: Document) -> Iterator[str]:
     """What is wrong: figures that are there twice, turns without a bare one, medians that are not those of turns."""
-    yield from repeated(document["rows"], "figure")
+    yield from repeated(row["figure"] for row in document["rows"])
     for row in document["rows"]:
         figure = row["figure"]
         if not row["samples"] or len(row["samples"]) != len(row["bare"]):
@@ -110,4 +109,4 @@ def _medians(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-TABLES: dict[str, Callable[[Path, Path], str]] = {SUITE: service}
+TABLES = named(service)

@@ -6,15 +6,11 @@ process id; ends with its stdin
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import sys
-import threading
 from pathlib import Path
 from typing import cast
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,6 +19,7 @@ from tirgemm.service.http.state import ServiceState
 from tirgemm.service.server.http_server import uvicorn_config
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db.access.api_keys import Quotas
+from verification.service.served import serve_until_stdin_ends
 
 BARE = "/bare"
 
@@ -35,16 +32,7 @@ def main(folder: Path) -> None:
     _, secret = state.access.table.create("measuring", "tune", quotas=quotas)
     config = uvicorn_config(state)
     config.app = beside(bare_app(), cast("ASGIApp", config.app))
-    server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-
-    def end() -> None:
-        sys.stdin.read()
-        server.should_exit = True
-
-    threading.Thread(target=end, daemon=True).start()
-    print(json.dumps({"port": listener.getsockname()[1], "key": secret, "pid": os.getpid()}), flush=True)
-    server.run(sockets=[listener])
+    serve_until_stdin_ends(config, key=secret, pid=os.getpid())
     state.explainer.close()
     state.database.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.tables import table
+from benchmarks.tables import named, table
 from benchmarks.timeline.record import ENDING
 from tirgemm.analysis.timeline.recording import Recording
 from tirgemm.analysis.timeline.waits import shares_of_roles
@@ -36,4 +36,4 @@ def timelines(folder: Path, suites: Path) -> str:
     return f"{table(head, lines, 3)}\n\n" + "\n".join(words)
 
 
-TABLES = {"timelines": timelines}
+TABLES = named(timelines)

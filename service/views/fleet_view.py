@@ -119,7 +119,7 @@ def read_fleet(queue: JobQueue, alive_seconds: float) -> FleetView:
                         device.kind,
                         seconds,
                         running.get(slot_name(worker.name, number)),
-                        worker.fault(number),
+                        worker.faults[number],
                     )
                     for number, (device, seconds) in enumerate(
                         zip(worker.devices, worker.measuring or (0.0,) * len(worker.devices), strict=False)

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from tests.helpers.artifact_samples import SIGNER, cpu, packed
+from tirgemm._user_folders import SIGNING_KEY
 from tirgemm.artifact import Signer, Trust, pack, read
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm
 from tirgemm.timings import BaselineTime, Timing, Timings
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
-from tirgemm.tuning_db.data_folder import SIGNING_KEY, open_store
+from tirgemm.tuning_db.data_folder import open_store
 
 GEMM = Gemm.parse("33x17x19:f16:nt")
 FAST = Config("sample", (("rows", 4), ("order", "rows"), ("pad", 0)))

@@ -23,7 +23,7 @@ from tirgemm.events import CandidateRecorded, Done, Event
 from tirgemm.service import cli
 from tirgemm.timings import SearchSummary, Timing, Timings
 from tirgemm.tuning.records import Certificate, KernelRecord
-from tirgemm.tuning_db import JobRequest, SqlStore
+from tirgemm.tuning_db import JobQueue, JobRequest, SqlStore
 
 SHAPE = Gemm.parse("33x17x19:f32:nt")
 
@@ -127,7 +127,7 @@ def test_without_a_worker_the_default_is_for_who_takes_it(
         serving(tmp_path / "data", worker=False, fallback_seconds=0.1) as service,
         Client(service.url, trust=SIGNER.public, cache_dir=tmp_path / "cache", patience=PATIENCE_S) as client,
     ):
-        service.queue.register_worker("gone:1:0", [CPU], seen=time.time() - 3600.0)
+        JobQueue(service.queue.db, lambda: time.time() - 3600.0).register_worker("gone:1:0", [CPU])
         packed_record(service.store, JobRequest(SHAPE, CPU), role="fallback")
         for wanted in ({"wait": "fallback"}, {"wait": 5.0}, {"effort": "none"}):
             assert client.kernel(SHAPE, **wanted).manifest.role == "fallback"

@@ -22,7 +22,7 @@ from tirgemm.gemm import Gemm
 from tirgemm.service.http import events
 from tirgemm.service.http.state import ServiceState
 from tirgemm.service.server.app import create_app
-from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db import JobQueue, JobRequest
 from tirgemm.tuning_db.models import EventRow
 from tirgemm.tuning_db.queue.batches import WantedProblem
 
@@ -52,7 +52,7 @@ def counted(service: Service, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]
 def test_a_known_kernel_does_not_wait_for_a_worker_that_hangs(tmp_path: Path, device: str | None) -> None:
     with serving(tmp_path, fallback_seconds=60) as service:
         known = kernel_record(service.store, REQUEST)
-        service.queue.register_worker("hung:1:0", [CPU], seen=time.time() - 3600)
+        JobQueue(service.queue.db, lambda: time.time() - 3600.0).register_worker("hung:1:0", [CPU])
         began = time.monotonic()
         where: dict[str, Any] = {"device": device} if device else {}
         answer = service.post(**where)

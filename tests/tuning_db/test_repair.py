@@ -207,7 +207,7 @@ def test_lost_kernels_take_what_refers_to_them_along_and_numbers_are_not_given_o
 def test_an_older_schema_is_repaired_and_brought_up_to_date(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / DATABASE}", poolclass=NullPool)
     with engine.begin() as connection:
-        schema.create(connection, "0008")
+        schema.migrate(connection, "0008")
         connection.exec_driver_sql("INSERT INTO devices VALUES ('a', '{}', 'now')")
         connection.exec_driver_sql("INSERT INTO workers (name, devices, seen) VALUES ('w', '[]', 0)")
         page = connection.exec_driver_sql("SELECT rootpage FROM sqlite_master WHERE name = 'workers'").scalar_one()

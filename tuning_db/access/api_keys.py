@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from sqlalchemy import Row, or_, select, update
@@ -53,10 +53,7 @@ class Quotas:
 
     def over(self, defaults: Quotas) -> Quotas:
         """These, with ``defaults`` where one is None."""
-        values = asdict(self)
-        return Quotas(
-            **{name: value if values[name] is None else values[name] for name, value in asdict(defaults).items()}
-        )
+        return replace(defaults, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +158,5 @@ def _key(row: Row[Any]) -> ApiKey:
     if quotas["requests_per_second"] is not None:
         # A row of before there was a least rate may have less.
         quotas["requests_per_second"] = max(MIN_REQUESTS_PER_SECOND, quotas["requests_per_second"])
-    return ApiKey(
-        row.id,
-        row.name,
-        row.prefix,
-        row.sha256,
-        row.scope,
-        row.created_at,
-        row.expires_at,
-        row.revoked_at,
-        row.last_used_at,
-        Quotas(**quotas),
-    )
+    members = {field.name: getattr(row, field.name) for field in fields(ApiKey) if field.name != "quotas"}
+    return ApiKey(**members, quotas=Quotas(**quotas))

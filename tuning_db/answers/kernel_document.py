@@ -19,7 +19,7 @@ from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.json_values import dump_json
 from tirgemm.tuning_db.database import Database
 from tirgemm.tuning_db.models import KernelDocumentRow, KernelRow
-from tirgemm.tuning_db.rows import parts
+from tirgemm.tuning_db.rows import among
 
 logger = logging.getLogger("tirgemm.tuning_db")
 # The number of the text's form: to be raised with any change of the text of any kernel. Texts of other numbers are
@@ -142,14 +142,13 @@ def stored_documents(db: Database, ids: Sequence[str]) -> dict[tuple[str, bool],
     whole = and_(kept.seq == KernelRow.seq, kept.rendering == RENDERING)
     statement = select(KernelRow.id, KernelRow.pinned_at, *_text_columns(db)).join(kept, whole)
     with db.read() as connection:
-        for part in parts(ids):
-            for kernel_id, pinned_at, *texts in connection.execute(statement.where(KernelRow.id.in_(part))):
-                pinned = pinned_at is not None
-                document = stored_document(DocumentRow(*texts), kernel_id, pinned=pinned)
-                if document is not None:
-                    documents[kernel_id, pinned] = document
-                else:
-                    log_damaged(kernel_id)
+        for kernel_id, pinned_at, *texts in among(connection, statement, KernelRow.id, ids):
+            pinned = pinned_at is not None
+            document = stored_document(DocumentRow(*texts), kernel_id, pinned=pinned)
+            if document is not None:
+                documents[kernel_id, pinned] = document
+            else:
+                log_damaged(kernel_id)
     return documents
 
 
@@ -195,12 +194,10 @@ def _unwritten(db: Database, connection: Connection, kernel_id: str) -> int | No
 
 def put_documents(db: Database, connection: Connection, kernels: Sequence[tuple[int, KernelRecord]]) -> None:
     """Store the texts of kernels, given with their row numbers, in place of those of another rendering."""
-    if not kernels:
-        return
-    statement = db.insert(KernelDocumentRow)
-    changes = {name: statement.excluded[name] for name in ("rendering", "search", "json", "sha256")}
-    statement = statement.on_conflict_do_update(index_elements=["seq"], set_=changes)
-    connection.execute(statement, [{"seq": seq, "rendering": RENDERING} | _texts(record) for seq, record in kernels])
+    values = [{"seq": seq, "rendering": RENDERING} | _texts(record) for seq, record in kernels]
+    if values:
+        statement = db.upsert(KernelDocumentRow, ("seq",), ("rendering", "search", "json", "sha256"))
+        connection.execute(statement, values)
 
 
 def _texts(record: KernelRecord) -> dict[str, str]:

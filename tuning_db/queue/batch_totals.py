@@ -79,13 +79,10 @@ def states_of(connection: Connection, batch_ids: Sequence[str]) -> dict[str, Bat
         .outerjoin(JobRow, JobRow.id == item.job_id)
         .group_by(item.batch_id, BatchRow.cancelled_at, _STATE)
     )
-    states: dict[str, BatchStates] = {}
-    for part in rows.parts(batch_ids):
-        counts: dict[tuple[str, bool], dict[ItemState, int]] = {}
-        for batch_id, cancelled_at, state, count in connection.execute(counted.where(item.batch_id.in_(part))):
-            counts.setdefault((batch_id, cancelled_at is not None), {})[state] = count
-        states |= {batch_id: BatchStates(count, cancelled) for (batch_id, cancelled), count in counts.items()}
-    return states
+    counts: dict[tuple[str, bool], dict[ItemState, int]] = {}
+    for batch_id, cancelled_at, state, count in rows.among(connection, counted, item.batch_id, batch_ids):
+        counts.setdefault((batch_id, cancelled_at is not None), {})[state] = count
+    return {batch_id: BatchStates(states, cancelled) for (batch_id, cancelled), states in counts.items()}
 
 
 def totals_of(connection: Connection, batch_rows: Sequence[Row[Any]]) -> list[BatchTotals]:
@@ -123,9 +120,8 @@ def _counts(connection: Connection, batch_ids: Sequence[str]) -> dict[str, _Coun
         .group_by(item.batch_id, _STATE)
     )
     counts: dict[str, _Counts] = {}
-    for part in rows.parts(batch_ids):
-        for batch_id, name, items, kernels, logarithms in connection.execute(summed.where(item.batch_id.in_(part))):
-            counts.setdefault(batch_id, {})[name] = items, kernels, logarithms or 0.0
+    for batch_id, name, items, kernels, logarithms in rows.among(connection, summed, item.batch_id, batch_ids):
+        counts.setdefault(batch_id, {})[name] = items, kernels, logarithms or 0.0
     return counts
 
 

@@ -25,7 +25,7 @@ from tirgemm.tuning_db.models import BatchItemRow, BatchRow, GemmRow, JobRow, Ke
 from tirgemm.tuning_db.pages import place_of
 from tirgemm.tuning_db.queue.batch_totals import BatchBudget, BatchStates, BatchTotals, ItemState, states_of, totals_of
 from tirgemm.tuning_db.queue.budget_shares import trials_by_problem
-from tirgemm.tuning_db.queue.job_leases import cancel_live
+from tirgemm.tuning_db.queue.job_leases import end_live
 from tirgemm.tuning_db.queue.job_rows import NewJob, add_jobs, kept_kernels, require_room
 from tirgemm.tuning_db.times import iso
 
@@ -196,7 +196,7 @@ class BatchTable(ClockedTables):
                 return batch
             now = self._now(connection)
             # Jobs before the batch, as a worker that claims one locks them.
-            cancel_live(connection, JobRow.batch_id == batch_id, now)
+            end_live(connection, JobRow.batch_id == batch_id, "cancelled", now)
             first = (BatchRow.id == batch_id, BatchRow.cancelled_at.is_(None))
             connection.execute(update(BatchRow).where(*first).values(cancelled_at=iso(now)))
             return _batch(connection, _require(connection, batch_id))

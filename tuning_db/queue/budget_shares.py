@@ -85,7 +85,7 @@ def spendings(
     runs = JobRow.status == "running"
     granted_since = func.coalesce(JobRow.granted_trials, 0) - _BEFORE
     reserved = case((granted_since > _SINCE, granted_since), else_=_SINCE)
-    columns = (
+    columns: tuple[Any, ...] = (
         JobRow.batch_id,
         func.sum(case((runs, 0), else_=_SINCE)),
         func.sum(JobRow.spent_seconds),
@@ -95,13 +95,12 @@ def spendings(
     summed = select(*columns).group_by(JobRow.batch_id)
     if condition is not None:
         summed = summed.where(condition)
-    spent: dict[str, Spending] = {}
-    for part in rows.parts(batch_ids):
-        for batch_id, trials, seconds, reserved_trials, reserved_s in connection.execute(
-            summed.where(JobRow.batch_id.in_(part))
-        ):
-            spent[batch_id] = Spending(int(trials), float(seconds), int(reserved_trials), float(reserved_s))
-    return spent
+    return {
+        batch_id: Spending(int(trials), float(seconds), int(reserved_trials), float(reserved_s))
+        for batch_id, trials, seconds, reserved_trials, reserved_s in rows.among(
+            connection, summed, JobRow.batch_id, batch_ids
+        )
+    }
 
 
 def trials_by_problem(connection: Connection, gemm_ids: Collection[int]) -> Counter[tuple[int, str, str]]:
@@ -111,7 +110,6 @@ def trials_by_problem(connection: Connection, gemm_ids: Collection[int]) -> Coun
     return Counter(
         {
             (row.gemm_id, row.device_key, row.regime): row.tried
-            for part in rows.parts(sorted(gemm_ids))
-            for row in connection.execute(counted.where(CandidateRow.gemm_id.in_(part)))
+            for row in rows.among(connection, counted, CandidateRow.gemm_id, sorted(gemm_ids))
         }
     )

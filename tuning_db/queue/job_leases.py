@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, SQLColumnExpression, and_, case, func, or_, select, update
 
 from tirgemm.errors import DamagedRow, LeaseLost, WorkersDied
-from tirgemm.status import LIVE
+from tirgemm.status import LIVE, EndedStatus
 from tirgemm.tuning.records.json_values import plain_text
 from tirgemm.tuning_db import rows
 from tirgemm.tuning_db.models import JobRow
@@ -62,11 +62,23 @@ def released(until: float | SQLColumnExpression[Any]) -> dict[str, Any]:
     return {"status": "queued", "owner": None, "attempts": JobRow.attempts - begun} | run_ended(until)
 
 
-def cancel_live(connection: Connection, condition: ColumnElement[bool], now: float) -> None:
-    """End the live jobs of ``condition`` as cancelled."""
-    values = {"status": "cancelled", "live_key": None, "finished_at": iso(now)} | run_ended(now)
+def end_live(
+    connection: Connection,
+    condition: ColumnElement[bool],
+    status: EndedStatus,
+    now: float,
+    until: float | None = None,
+    **columns: Any,
+) -> bool:
+    """End the live jobs of ``condition`` with this status and these columns; whether there were any. Their runs went on
+    to ``until``, by default to now."""
+    values = {"status": status, "live_key": None, "finished_at": iso(now), **columns}
+    values |= run_ended(now if until is None else until)
     ended = update(JobRow).where(condition, JobRow.status.in_(LIVE)).values(values).returning(JobRow.id)
-    note_ends(connection, connection.execute(ended).scalars().all(), "cancelled", now)
+    job_ids = connection.execute(ended).scalars().all()
+    if job_ids:
+        note_ends(connection, job_ids, status, now)
+    return bool(job_ids)
 
 
 def first_sound(connection: Connection, wanted: Any, now: float) -> Row[Any] | None:
@@ -78,10 +90,7 @@ def first_sound(connection: Connection, wanted: Any, now: float) -> Row[Any] | N
             job_of(require_job(connection, row.id))
         except DamagedRow as error:
             rows.log_once(f"job {row.id} is failed: {error}")
-            words = plain_text(f"{error.code}: {error}")
-            values = {"status": "failed", "live_key": None, "error": words, "finished_at": iso(now)} | run_ended(now)
-            connection.execute(update(JobRow).where(JobRow.id == row.id).values(values))
-            note_ends(connection, [row.id], "failed", now)
+            end_live(connection, JobRow.id == row.id, "failed", now, error=plain_text(f"{error.code}: {error}"))
         else:
             break
     return row
@@ -142,18 +151,14 @@ def declare_dead(connection: Connection, owner: str, now: float) -> list[str]:
         # A running one counted this attempt when it was claimed.
         change = int(job.id in building) if job.status == "queued" else -int(bool(building))
         attempts = job.attempts + change
-        values = {"status": "queued", "owner": None, "attempts": attempts}
+        values = {"owner": None, "attempts": attempts}
         # A worker that was killed lived no longer than its lease.
-        values |= run_ended(min(now, job.lease_until or now))
+        until = min(now, job.lease_until or now)
         if attempts >= MAX_DEATHS:
             words = f"{attempts} workers in a row died of this job, the last of them {owner}; it is set aside"
-            values |= {
-                "status": "failed",
-                "live_key": None,
-                "error": f"{WorkersDied.code}: {words}",
-                "finished_at": iso(now),
-            }
-        connection.execute(update(JobRow).where(JobRow.id == job.id).values(values))
-        if values["status"] == "failed":
-            note_ends(connection, [job.id], "failed", now)
+            error = f"{WorkersDied.code}: {words}"
+            end_live(connection, JobRow.id == job.id, "failed", now, until, error=error, **values)
+        else:
+            values |= {"status": "queued"} | run_ended(until)
+            connection.execute(update(JobRow).where(JobRow.id == job.id).values(values))
     return [job.id for job in jobs]

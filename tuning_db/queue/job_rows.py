@@ -52,7 +52,6 @@ def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: 
         raise JobNotRetried(f"job {job.id} was retried {job.retries} times already, which is as often as may be")
     # Of what was asked for, not of what a batch has granted.
     live_key = replace(job.request, trials=row.trials, seconds=row.seconds).live_key
-    _require_no_other(connection, job.id, live_key)
     values = {
         "status": "queued",
         "live_key": live_key,
@@ -67,17 +66,12 @@ def put_back(connection: Connection, job_id: str, reason: str, limit: int, now: 
     try:
         with connection.begin_nested():
             connection.execute(update(JobRow).where(JobRow.id == job_id).values(values))
-    except IntegrityError:
-        # On PostgreSQL the same request can have been sent between the two statements.
-        _require_no_other(connection, job.id, live_key)
-        raise
+    except IntegrityError as error:
+        same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
+        if same is None:  # on PostgreSQL it has ended meanwhile
+            raise
+        raise JobNotRetried(f"job {same} works on the request of job {job.id} already") from error
     return True
-
-
-def _require_no_other(connection: Connection, job_id: str, live_key: str) -> None:
-    same = connection.execute(select(JobRow.id).where(JobRow.live_key == live_key)).scalar()
-    if same is not None:
-        raise JobNotRetried(f"job {same} works on the request of job {job_id} already")
 
 
 class NewJob:
@@ -141,17 +135,10 @@ def kept_kernels(connection: Connection, kernel_ids: Collection[str | None]) -> 
     """Those of these kernels that there are, and that nobody deletes before the transaction ends; the others were
     deleted since whoever names them has seen them. To be asked before jobs are written, as a deletion locks them."""
     wanted = sorted({kernel_id for kernel_id in kernel_ids if kernel_id is not None})
-    of = [
-        row
-        for part in rows.parts(wanted)
-        for row in connection.execute(select(KernelRow.seq, KernelRow.id).where(KernelRow.id.in_(part)))
-    ]
-    kept: set[str] = set()
+    there = sorted(rows.among(connection, select(KernelRow.seq, KernelRow.id), KernelRow.id, wanted))
     # In the order in which all who lock several kernels do, lest two wait for each other.
-    for part in rows.parts([row.id for row in sorted(of, key=lambda row: row.seq)]):
-        locked = select(KernelRow.id).where(KernelRow.id.in_(part)).order_by(KernelRow.seq)
-        kept |= set(connection.execute(locked.with_for_update(read=True, key_share=True)).scalars())
-    return frozenset(kept)
+    locked = select(KernelRow.id).order_by(KernelRow.seq).with_for_update(read=True, key_share=True)
+    return frozenset(row.id for row in rows.among(connection, locked, KernelRow.id, [row.id for row in there]))
 
 
 def require_room(connection: Connection, max_queued: int | None, added: int = 1) -> None:
@@ -214,26 +201,22 @@ def unknown_job(job_id: str) -> StoreError:
 def job_of(row: Row[Any]) -> Job:
     """A job from a row of ``select_jobs``. Raises DamagedRow for a row that makes no sense."""
     try:
-        return _job(row)
+        request = JobRequest(
+            rows.parsed_gemm(row.text),
+            Device.from_json(row.device),
+            row.regime,
+            row.trials if row.granted_trials is None else row.granted_trials,
+            row.seconds if row.granted_seconds is None else row.granted_seconds,
+            Effort(row.effort),
+            row.seed,
+            row.verify,
+            row.priority,
+            None if row.window_start is None else Window(row.window_start, row.window_end),
+            row.other_devices,
+        )
+        return Job(
+            request=request,
+            **{item.name: row._mapping[item.name] for item in fields(Job) if item.name != "request"},
+        )
     except rows.DAMAGE as error:
         raise DamagedRow(f"the row of job {row.id} is damaged ({error}); put a backup back") from error
-
-
-def _job(row: Row[Any]) -> Job:
-    request = JobRequest(
-        rows.parsed_gemm(row.text),
-        Device.from_json(row.device),
-        row.regime,
-        row.trials if row.granted_trials is None else row.granted_trials,
-        row.seconds if row.granted_seconds is None else row.granted_seconds,
-        Effort(row.effort),
-        row.seed,
-        row.verify,
-        row.priority,
-        None if row.window_start is None else Window(row.window_start, row.window_end),
-        row.other_devices,
-    )
-    return Job(
-        request=request,
-        **{item.name: row._mapping[item.name] for item in fields(Job) if item.name != "request"},
-    )

@@ -27,23 +27,20 @@ class WorkerRegistry(ClockedTables):
         self,
         name: str,
         devices: Sequence[Device],
-        seen: float | None = None,
         *,
         measuring: Sequence[float] = (),
         faults: Sequence[str] = (),
     ) -> None:
-        """Say that a worker is alive (by default now), what it serves, for how many seconds each of the devices has
+        """Say that a worker is alive, what it serves, for how many seconds each of the devices has
         been measured on, and why it cannot be used now, if so; the devices are described in passing."""
         with self.db.write() as connection:
             values = {
                 "name": name,
-                "devices": described(devices, faults),
+                "devices": described(devices, faults or [""] * len(devices)),
                 "measuring": list(measuring) or [0.0] * len(devices),
-                "seen": self._now(connection) if seen is None else seen,
+                "seen": self._now(connection),
             }
-            statement = self.db.insert(WorkerRow).values(values)
-            changes = {column: statement.excluded[column] for column in ("devices", "measuring", "seen")}
-            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
+            connection.execute(self.db.upsert(WorkerRow, ("name",), ("devices", "measuring", "seen")), values)
             for device in devices:
                 rows.put_device(self.db, connection, device)
 

@@ -53,7 +53,10 @@ class CollectedGarbage:
 def info(db: Database) -> Info:
     """Counts and sizes of a database and its blobs."""
     with db.read() as connection:
-        counts = {name: _scalar(connection, select(func.count()).select_from(table)) for name, table in _tables()}
+        counts = {
+            table.name: _scalar(connection, select(func.count()).select_from(table))
+            for table in Base.metadata.sorted_tables
+        }
         lost = _scalar(connection, select(func.count()).select_from(AttemptRow).where(AttemptRow.recorded_at.is_(None)))
         size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
         if not db.is_sqlite:
@@ -144,10 +147,6 @@ def vacuum(db: Database) -> None:
             # Not back into the pool, whose connections all begin transactions by themselves.
             raw.invalidate()
     db.keep_table_list()
-
-
-def _tables() -> list[tuple[str, Any]]:
-    return [(table.name, table) for table in Base.metadata.sorted_tables]
 
 
 def _scalar(connection: Connection, statement: Any) -> int:

@@ -53,7 +53,7 @@ class DamagedPages:
         """Those of one of its leaves."""
 
         def row(start: int, end: int) -> tuple[int, list[Any]]:
-            length, at = self._varint(start)
+            length, at = _varint(self._content, start)
             number, at = self._number(at)
             return number, _values(self._payload(at, end, length, self._usable - 35))
 
@@ -64,7 +64,7 @@ class DamagedPages:
         largest = (self._usable - 12) * 64 // 255 - 23
 
         def entry(start: int, end: int) -> list[Any]:
-            length, at = self._varint(start)
+            length, at = _varint(self._content, start)
             return _values(self._payload(at, end, length, largest))
 
         def inner_entry(start: int, end: int) -> list[Any]:
@@ -149,11 +149,8 @@ class DamagedPages:
     def _long(self, at: int) -> int:
         return int.from_bytes(self._content[at : at + 4], "big")
 
-    def _varint(self, at: int) -> tuple[int, int]:
-        return _varint(self._content, at)
-
     def _number(self, at: int) -> tuple[int, int]:
-        number, at = self._varint(at)
+        number, at = _varint(self._content, at)
         return number - ((number >> 63) << 64), at
 
     def _payload(self, at: int, end: int, length: int, largest: int) -> bytes:

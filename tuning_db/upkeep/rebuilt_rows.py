@@ -41,22 +41,23 @@ def rebuild_rows(fresh: sqlite3.Connection, blobs: Path) -> None:
                 told = fresh.execute(f'SELECT device_key, device, "{at}" FROM "{table}" ORDER BY seq DESC').fetchall()
                 # First those that are of the very device.
                 told.sort(key=lambda row: _key_of(row[1]) != row[0])
-                _put(fresh, "devices", _DEVICE, iter(told))
+                put_rows(fresh, "devices", _DEVICE, told)
     if _columns_of(fresh, "artifacts") == _ARTIFACT and set(_TELLS_OF_ARTIFACTS) <= set(_columns_of(fresh, "kernels")):
         named = fresh.execute(f"SELECT {', '.join(_TELLS_OF_ARTIFACTS)} FROM kernels ORDER BY seq").fetchall()
         told = [(sha256, _size(blobs, sha256), *more) for sha256, *more in named if _SHA256.fullmatch(sha256)]
-        _put(fresh, "artifacts", _ARTIFACT, iter(told))
+        put_rows(fresh, "artifacts", _ARTIFACT, told)
+
+
+def put_rows(fresh: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Add those rows that a table of the new database does not have yet."""
+    names = ", ".join(f'"{column}"' for column in columns)
+    places = ", ".join("?" * len(columns))
+    fresh.executemany(f'INSERT OR IGNORE INTO "{table}" ({names}) VALUES ({places})', rows)
 
 
 def _columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
     """The columns of a table; none where there is no such table."""
     return tuple(row[1] for row in connection.execute(f'PRAGMA table_info("{table}")'))
-
-
-def _put(fresh: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:
-    names = ", ".join(f'"{column}"' for column in columns)
-    places = ", ".join("?" * len(columns))
-    fresh.executemany(f'INSERT OR IGNORE INTO "{table}" ({names}) VALUES ({places})', rows)
 
 
 def _parsed(text: Any) -> Gemm | None:

@@ -284,7 +284,7 @@ def _salvaged(files: RepairFiles, kept: TableList | None, data_dir: Path) -> tup
             fresh.execute(f"PRAGMA page_size = {65536 if size == 1 else size}")
             fresh.execute("VACUUM")
         with create_engine(_url(work), poolclass=NullPool).begin() as connection:
-            schema.create(connection, revision)
+            schema.migrate(connection, revision)
         fresh = stack.enter_context(closing(sqlite3.connect(work, isolation_level=None)))
         fresh.execute("PRAGMA synchronous = OFF")
         fresh.execute("BEGIN")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from tirgemm.tuning_db.table_list import TableList
 from tirgemm.tuning_db.upkeep.damaged_pages import DamagedPages, Walk
-from tirgemm.tuning_db.upkeep.rebuilt_rows import gemm_rows, rebuild_rows
+from tirgemm.tuning_db.upkeep.rebuilt_rows import gemm_rows, put_rows, rebuild_rows
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _KINDS = {"INT": int, "BOO": int, "BIG": int, "VAR": str, "TEX": str, "FLO": (int, float)}
@@ -88,7 +88,7 @@ class Salvage:
             else:
                 self._put(name, gemm_rows(rows, self._gemm_texts()) if name == "gemms" else rows)
                 numbers[name] = known = self._known_numbers(name)
-                self._put(name, iter(self._known_rows(name, walk.astray, known)))
+                self._put(name, self._known_rows(name, walk.astray, known))
                 # Or its first page is another's.
                 walk.intact = walk.intact and self._number(name) >= len(known or ())
         self._add_orphans(walks, numbers)
@@ -146,10 +146,8 @@ class Salvage:
         shaped = [self._shapes[name].row(*row) for row in rows]
         return [row for row in shaped if row is not None and (known is None or row[0] in known)]
 
-    def _put(self, name: str, rows: Iterator[RowValues]) -> None:
-        columns = ", ".join(f'"{column}"' for column in ("rowid", *self._shapes[name].columns))
-        places = ", ".join("?" * (1 + len(self._shapes[name].columns)))
-        self._fresh.executemany(f'INSERT OR IGNORE INTO "{name}" ({columns}) VALUES ({places})', rows)
+    def _put(self, name: str, rows: Iterable[RowValues]) -> None:
+        put_rows(self._fresh, name, ("rowid", *self._shapes[name].columns), rows)
 
     def _number(self, name: str) -> int:
         return int(self._fresh.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0])
@@ -201,7 +199,7 @@ class Salvage:
                 if of_table and len(of_table) == len(rows):
                     fitting.append((name, of_table))
             if len(fitting) == 1:
-                self._put(fitting[0][0], iter(fitting[0][1]))
+                self._put(*fitting[0])
 
     def _pages_of_others(self, reached: set[int]) -> None:
         for first in (1, *self._first[_SEQUENCE]):

@@ -6,13 +6,10 @@ and an API key; ends with its stdin
 
 from __future__ import annotations
 
-import json
-import socket
 import sys
 import threading
 from pathlib import Path
 
-import uvicorn
 from sqlalchemy import update
 
 from tirgemm.artifact.sign import Signer
@@ -29,6 +26,7 @@ from tirgemm.status import Status
 from tirgemm.tuning_db import JobRequest
 from tirgemm.tuning_db.access.api_keys import Quotas
 from tirgemm.tuning_db.models import JobRow
+from verification.service.served import serve_until_stdin_ends
 
 CPU, GPU = detect_device("cpu"), named_device("sm_90a")
 WORKER = "elsewhere:1:0"
@@ -48,19 +46,10 @@ def main(folder: Path, *, open_windows: bool) -> None:
     state = ServiceState.open(Settings.load(data=folder, worker=False, lease_seconds=60.0, **limits))
     _fill(state)
     _, secret = state.access.table.create("fuzzing", "admin", quotas=QUOTAS)
-    server = uvicorn.Server(uvicorn_config(state))
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     stopped = threading.Event()
-
-    def end() -> None:
-        sys.stdin.read()
-        stopped.set()
-        server.should_exit = True
-
-    for work in (end, lambda: _work(state, stopped, open_windows=open_windows)):
-        threading.Thread(target=work, daemon=True).start()
-    print(json.dumps({"port": listener.getsockname()[1], "key": secret}), flush=True)
-    server.run(sockets=[listener])
+    threading.Thread(target=lambda: _work(state, stopped, open_windows=open_windows), daemon=True).start()
+    serve_until_stdin_ends(uvicorn_config(state), key=secret)
+    stopped.set()
     state.explainer.close()
     state.database.close()
 

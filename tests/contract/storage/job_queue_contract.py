@@ -274,13 +274,14 @@ class JobQueueContract(QueueFixtures):
     # -- workers -------------------------------------------------------------------------------
 
     def test_workers_are_live_while_they_are_seen(self, queue: JobQueue, clock: FakeClock) -> None:
+        queue.register_worker("a", [DEVICE])
+        clock.now += 8
         queue.register_worker("b", [DEVICE, OTHER_DEVICE])
-        queue.register_worker("a", [DEVICE], clock.now - 8)
         assert [worker.name for worker in queue.live_workers(10)] == ["a", "b"]
         clock.now += 5
         alive = queue.live_workers(10)
         assert [(worker.name, worker.devices) for worker in alive] == [("b", (DEVICE, OTHER_DEVICE))]
-        assert alive[0].seen_at == "2027-01-15T08:00:00.000000Z"
+        assert alive[0].seen_at == "2027-01-15T08:00:08.000000Z"
         assert alive[0].measuring == (0.0, 0.0)
         queue.register_worker("a", [OTHER_DEVICE], measuring=[2.5])
         assert queue.live_workers(10)[0].devices == (OTHER_DEVICE,)

@@ -134,7 +134,8 @@ def test_readiness_tells_nobody_without_a_key_why_a_device_cannot_be_used(
     with serving(tmp_path) as service:
         _, secret = service.state.access.table.create("a team", "read")
         service.state.access.read()
-        service.queue.register_worker("worker:1:0", [CPU, *usable], faults=["GPU GPU-1 cannot be opened"])
+        faults = ["GPU GPU-1 cannot be opened", *[""] * len(usable)]
+        service.queue.register_worker("worker:1:0", [CPU, *usable], faults=faults)
         answer = service.http.get("/readyz")
         assert answer.status_code == status
         assert "GPU-1" not in answer.text

@@ -18,7 +18,7 @@ from tests.helpers.shipped_files import measured_on
 from tests.tuning_db.shipped.shipped_times import H200, REGIME, times
 from tirgemm import Gemm
 from tirgemm.bench.results import FORMAT
-from tirgemm.errors import InvalidRequest, StoreError
+from tirgemm.errors import InvalidRequest
 from tirgemm.families import family_named
 from tirgemm.gemm import Range, regime_named
 from tirgemm.hardware import named_device
@@ -135,7 +135,7 @@ def test_a_file_that_is_damaged_or_has_no_index_is_refused_with_its_name(databas
     whole.write_bytes(gzip.compress(b'{"format": "another"}\n'))
     with pytest.raises(InvalidRequest, match="whole"):
         ShippedFile(whole).candidates(DEVICE.key, str(GEMM), REGIME)
-    with pytest.raises(StoreError, match="nowhere"):
+    with pytest.raises(InvalidRequest, match="nowhere"):
         pack(tmp_path / "nowhere" / "x.jsonl.gz", [DEVICE], [])
 
 
