@@ -129,7 +129,7 @@ def _rebuilt(manifest: Manifest, device: Device, lock_dir: Path | None) -> tuple
         made = []
         for one, build in builds:
             package = bench.package(one.gemm, one.config, build.result())
-            fresh = read(package, Trust.of(bench.signer.public)).manifest
+            fresh = read(package, Trust.of_signer(bench.signer)).manifest
             hashes = (one.kernel_sha256, one.binary_sha256, fresh.kernel_sha256, fresh.binary_sha256)
             made.append(RebuiltKernel(str(one.gemm), str(one.config), *hashes))
     return tuple(made)

@@ -121,6 +121,20 @@ def test_own_kernels_stay_valid_after_a_rotation_until_their_key_or_they_are_rev
     assert (code, f"{old} was revoked: leaked" in err) == (1, True)
 
 
+def test_what_another_folder_of_the_users_has_revoked_is_refused_where_that_is_named(run: Run) -> None:
+    tune = ("tune", SHAPE, "--device", "cpu", "--effort", "none", "--data", "other", "-o")
+    assert run(*tune, "k")[0] == 0
+    artifact = hashlib.sha256(Path("k").read_bytes()).hexdigest()
+    assert run("signing", "revoke", artifact, "--reason", "slow", "--data", "other")[0] == 0
+    for command in (("call", "k"), ("verify", "k"), ("export", "k", "k.so")):
+        code, _, err = run(*command, "--data", "other")
+        assert (code, f"{artifact} was revoked: slow" in err) == (1, True)
+    # Made again within the same second it is the same file, which is refused.
+    code, _, err = run(*tune, "again")
+    assert (code, "was revoked: slow" in err) in ((0, False), (1, True))
+    assert [path for path in Path().glob("again") if path.read_bytes() == Path("k").read_bytes()] == []
+
+
 def test_get_from_the_users_own_service_then_call_and_verify(run: Run, home: Path) -> None:
     with served(home / "elsewhere") as signer:
         fake = FakeService(signer=signer)

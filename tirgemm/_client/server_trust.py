@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from tirgemm._client.http import ServiceConnection
 from tirgemm._client.own_service import own_service_keys
@@ -141,7 +142,7 @@ class ServerTrust:
 
 def _trust_in(url: str) -> Trust:
     trust = Trust.of_user()
-    return Trust(trust.keys | _accepted(url), trust.path)
+    return replace(trust, keys=trust.keys | _accepted(url))
 
 
 def _accepted(url: str) -> frozenset[str]:

@@ -25,7 +25,6 @@ from typing import Any, Protocol, TypeAlias
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, canonical, check_binary, sha256
 from tirgemm.artifact.regular_file import read_regular
-from tirgemm.artifact.revocations import KnownRevocations
 from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
 from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
@@ -137,8 +136,9 @@ def read(data: ArtifactData, trust: Trust | None = None) -> Package:
 
 def _read(data: bytes, trust: Trust | None) -> Package:
     archive, digest = _Archive(data), sha256(data)
-    document = _trusted_manifest(archive, trusted(trust))
-    KnownRevocations.default().refuse("the artifact", digest)
+    trust = trusted(trust)
+    document = _trusted_manifest(archive, trust)
+    trust.revocations.refuse("the artifact", digest)
     manifest = manifests.read(document)
     prefixes = _prefixes(len(manifest.kernels))
     binary_names = [prefix + FORMATS[manifest.binary_format] for prefix in prefixes]

@@ -70,16 +70,16 @@ class RevocationList:
 
 @dataclass(frozen=True)
 class KnownRevocations:
-    """A folder of lists, one of each service, as they were last believed; and ``own``, the list of a data folder, which
-    counts where it is the user's own file."""
+    """A folder of lists, one of each service, as they were last believed; and ``own``, the lists of data folders, each
+    of which counts where it is the user's own file."""
 
     folder: Path
-    own: Path | None = None
+    own: tuple[Path, ...] = ()
 
     @classmethod
-    def default(cls) -> KnownRevocations:
-        """The user's: ``revocations`` in the configuration folder, and the list of the user's data folder."""
-        return cls(user_config() / "revocations", user_data() / REVOCATIONS)
+    def default(cls, *own: Path) -> KnownRevocations:
+        """The user's: ``revocations`` in the configuration folder, the list of the user's data folder, and ``own``."""
+        return cls(user_config() / "revocations", (user_data() / REVOCATIONS, *own))
 
     def path(self, url: str) -> Path:
         """The file of the service at ``url``."""
@@ -139,8 +139,9 @@ class KnownRevocations:
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """The lists that are written, with what they are."""
-        if self.own is not None and self.own.is_file() and (status := self.own.stat()).st_uid == os.geteuid():
-            yield self.own, status
+        for path in self.own:
+            if path.is_file() and (status := path.stat()).st_uid == os.geteuid():
+                yield path, status
         if self.folder.is_dir():
             yield from ((path, path.stat()) for path in sorted(self.folder.glob("*.json")))
 
