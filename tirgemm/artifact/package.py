@@ -27,7 +27,7 @@ from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, 
 from tirgemm.artifact.regular_file import read_regular
 from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
-from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
+from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, RevokedKernel, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
 # As many as the largest set of kernels has, with four sources each, and more.
@@ -140,6 +140,8 @@ def _read(data: bytes, trust: Trust | None) -> Package:
     document = _trusted_manifest(archive, trust)
     trust.revocations.refuse("the artifact", digest)
     manifest = manifests.read(document)
+    for kernel in (manifest, *manifest.members):
+        trust.revocations.refuse("the kernel", kernel.kernel_sha256, RevokedKernel)
     prefixes = _prefixes(len(manifest.kernels))
     binary_names = [prefix + FORMATS[manifest.binary_format] for prefix in prefixes]
     digests: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""Signed lists of a service's valid keys and of the keys and artifacts that it has revoked, and those that the user
-knows.
+"""Signed lists of a service's valid keys and of the keys, artifacts and kernels that it has revoked, and those that the
+user knows.
 
 A list is signed with every valid key of the service, so that whoever accepted one of them learns of a new one, and is
 believed where one of the keys that are trusted has signed it. Its number grows: an older one is refused. What a known
@@ -48,7 +48,7 @@ class RevocationList:
 
     @property
     def revoked(self) -> dict[str, str]:
-        """Keys and hashes of artifacts with their reasons."""
+        """Keys and hashes, of artifacts and of kernels, with their reasons."""
         return {**self.revoked_keys, **self.revoked_artifacts}
 
     def signed(self, signers: Sequence[Signer]) -> bytes:
@@ -119,12 +119,12 @@ class KnownRevocations:
             _UNWRITTEN[path] = data
             LOG.warning("what is revoked is known to this process alone, as %s is not written: %s", path, error)
 
-    def refuse(self, what: str, name: str) -> None:
-        """Raise RevokedArtifact where a known list revokes ``name``, a key or the SHA-256 of an artifact; ``what`` is
-        said of it."""
+    def refuse(self, what: str, name: str, error: type[RevokedArtifact] = RevokedArtifact) -> None:
+        """Raise ``error`` where a known list revokes ``name``, a key or the SHA-256 of an artifact or a kernel;
+        ``what`` is said of it."""
         if (revoked := self._revoked(name)) is not None:
             reason, path = revoked
-            raise RevokedArtifact(f"{what} {name} was revoked: {reason or 'no reason is given'} (list {path})")
+            raise error(f"{what} {name} was revoked: {reason or 'no reason is given'} (list {path})")
 
     def _revoked(self, name: str) -> tuple[str, Path] | None:
         """Why ``name`` is revoked and the list that says so; None where it is not."""

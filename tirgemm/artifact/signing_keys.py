@@ -62,7 +62,7 @@ class SigningKeys:
         self._load()
 
     def revoke(self, what: str, reason: str = "") -> None:
-        """Revoke a key, or the artifact of a SHA-256, for good; twice is the same as once.
+        """Revoke a key, or the artifact or the kernel of a SHA-256, for good; twice is the same as once.
 
         The file of a former key is deleted. Raises InvalidRequest for what is neither, and for the current key.
         """
