@@ -60,6 +60,8 @@ def revoke(
         keys.revoke(what, reason)
         _tell(keys, as_json)
     _note(keys, "signing revoke", what)
+    if not what.startswith("ed25519:") and not as_json:
+        console.err.print("a service answers with its kernels until they are deleted: tirgemm kernels delete ID")
 
 
 def _keys(data: Path | None) -> SigningKeys:
