@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, packed
+from tests.helpers.artifact_samples import SIGNER, certified, packed
 from tests.helpers.command_line import Run, own_folders, runner
 from tests.helpers.stored_candidates import FAST, GEMM, SLOW, Made, compiled_for_a_gpu, made, samples
 from tirgemm.artifact import Signer, Trust
@@ -74,6 +74,15 @@ def test_medians_without_samples_have_no_interval_and_it_is_said(run: Run, home:
     assert "They are of different runs" in out
     assert "There are not two times to compare" in run("one", "two", "--regime", "isolated")[1]
     assert json.loads(run("one", "two", "--json")[1])["ratio_interval"] is None
+
+
+def test_a_certificate_passed_where_verify_says_so(run: Run, home: Path) -> None:
+    (home / "one").write_bytes(certified(GEMM))
+    (home / "two").write_bytes(packed(GEMM, certificate={"kernel_sha256": "0", "passed": True, "tests": []}))
+    (row,) = (line for line in run("one", "two")[1].splitlines() if line.split()[:1] == ["certificate"])
+    assert row.split(maxsplit=2)[1:] == ["passed", "its certificate is of another kernel, '0'"]
+    document = json.loads(run("one", "two", "--json")[1])
+    assert [document[side]["certified"] for side in ("a", "b")] == [True, False]
 
 
 def test_different_problems_and_one_kernel_twice_are_said_to_be(run: Run, home: Path) -> None:
