@@ -124,6 +124,8 @@ def reproduce(
 
 
 def _rebuilt(manifest: Manifest, device: Device, lock_dir: Path | None) -> tuple[RebuiltKernel, ...]:
+    # Its memory is in the kernel's hash, and not in its key: another kernel of Linux, or a container, has another.
+    device = device.with_(memory_bytes=manifest.device.memory_bytes)
     with Workbench(device, MemoryStore(), lock_dir=lock_dir, processes=1) as bench:
         builds = [(one, bench.build(one.gemm, one.config)) for one in manifest.kernels]
         made = []
