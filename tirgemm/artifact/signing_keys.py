@@ -52,7 +52,8 @@ class SigningKeys:
         one takes its place, and the next call goes on with the new key that is there.
         """
         waiting = self.folder / NEXT_KEY
-        if not waiting.exists() or Signer.load(waiting).public == self.current.public:
+        used = {self.current.public, *(self.listed.revoked_keys if self.listed else ())}
+        if not waiting.exists() or Signer.load(waiting).public in used:
             private_file.replace(waiting, Signer.generated_pem())
         self._write({}, {}, Signer.load(waiting))
         if self.current.public not in {Signer.load(path).public for path in _former_files(self.folder)}:
