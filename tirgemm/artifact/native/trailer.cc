@@ -113,7 +113,7 @@ std::shared_ptr<KernelSet> LoadSelf() {
       kernels.push_back(Member(*member, "kernel"));
     }
   }
-  return std::make_shared<KernelSet>(kernels, std::move(attached.binaries));
+  return std::make_shared<KernelSet>(kernels, std::move(attached.binaries), -1);
 }
 
 ffi::String Manifest() { return ReadSelf().manifest; }
