@@ -81,11 +81,10 @@ def test_a_key_that_was_revoked_before_its_rotation_was_done_signs_nothing(
     assert keys.listed is not None
     waiting, current = keys.listed.keys
     keys = SigningKeys(tmp_path)
-    assert keys.public == (current,)
     keys.revoke(waiting)
     keys.rotate()
-    assert keys.public[1:] == (current,)
-    assert keys.public[0] != waiting
+    fresh, *former = keys.public
+    assert (fresh != waiting, former) == (True, [current])
 
 
 def test_a_draft_of_a_key_that_a_kill_left_is_deleted_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
