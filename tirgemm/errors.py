@@ -264,6 +264,12 @@ class RevokedArtifact(UntrustedArtifact):
     code = "revoked_artifact"
 
 
+class RevokedKernel(RevokedArtifact):
+    """Of a kernel that was revoked, whatever artifact it is in: its candidate counts as wrong."""
+
+    outcome = Status.WRONG
+
+
 class MismatchedArtifact(ArtifactError):
     """Signed by a trusted key, but for another problem, device class, regime or role than was asked for."""
 

@@ -193,7 +193,7 @@ class DependentKernels(MakesInBackground):
             if len({row_signature(each) for each in [*before, *(each.certificate for each in certified)]}) > 1:
                 raise VerificationFailed(f"{plain.gemm} is invariant, and rebuilt it gives a row other bits")
         package = _package(plain, certified, bench, regime)
-        kernel = load(package, trust=Trust.of(bench.signer.public))
+        kernel = load(package, trust=Trust.of_signer(bench.signer))
         if fault := _fault(kernel):
             raise VerificationFailed(fault)
         try:
@@ -210,7 +210,7 @@ class DependentKernels(MakesInBackground):
         if not file.is_file():
             return None
         try:
-            kernel = load(file, trust=Trust.of(data_folder.signer(self.data_dir).public))
+            kernel = load(file, trust=Trust.of_signer(data_folder.signer(self.data_dir)))
         except ArtifactError:
             return None  # signed with another key, or damaged
         return kernel if kernel.gemm == plain.gemm and not _fault(kernel) else None

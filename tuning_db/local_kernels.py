@@ -119,7 +119,7 @@ class LocalKernels(MakesInBackground):
                     preparation.fail([tuning.gemm], str(error))
 
     def _loaded(self, store: Store, artifact_sha256: str, signer: Signer) -> Kernel:
-        return load(store.get_blob(artifact_sha256), trust=Trust.of(signer.public))
+        return load(store.get_blob(artifact_sha256), trust=Trust.of_signer(signer))
 
 
 def _sizes(gemm: Gemm) -> list[Gemm]:

@@ -58,7 +58,7 @@ def _what(comparison: Comparison) -> Section:
         ("problem", *(str(manifest.gemm) for manifest in manifests)),
         ("device", *(f"{manifest.device.model}, {manifest.device.arch}" for manifest in manifests)),
         ("family", *(manifest.config.family for manifest in manifests)),
-        ("certificate", *("passed" if (m.certificate or {}).get("passed") else "none" for m in manifests)),
+        ("certificate", *(manifest.certificate_fault or "passed" for manifest in manifests)),
         ("signer", *("trusted here" if side.trusted else "NOT trusted here" for side in sides)),
         ("built by", *(f"tirgemm {manifest.tirgemm}" for manifest in manifests)),
         ("kernel", *(manifest.kernel_sha256[:16] for manifest in manifests)),

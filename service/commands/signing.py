@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # How long a command waits for another one that changes the keys.
 CHANGE_SECONDS = 10.0
 
-app = console.command_group("List, rotate and revoke the keys that artifacts are signed with; revoke artifacts.")
+app = console.command_group(
+    "List, rotate and revoke the keys that artifacts are signed with; revoke artifacts and kernels."
+)
 
 
 @app.command("list")
@@ -49,16 +51,20 @@ def rotate(data: Data = None, as_json: Json = False) -> None:
 
 @app.command()
 def revoke(
-    what: Annotated[str, typer.Argument(metavar="KEY|SHA256", help="A former key (ed25519:...), or an artifact.")],
+    what: Annotated[
+        str, typer.Argument(metavar="KEY|SHA256", help="A former key (ed25519:...), an artifact, or a kernel.")
+    ],
     reason: Annotated[str, typer.Option(help="Told to whoever asks for it.")] = "",
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Revoke a former key or an artifact for good: clients refuse it from their next request on."""
+    """Revoke a former key, an artifact or a kernel for good: clients refuse it from their next request on."""
     with _changing(data) as keys:
         keys.revoke(what, reason)
         _tell(keys, as_json)
     _note(keys, "signing revoke", what)
+    if not what.startswith("ed25519:") and not as_json:
+        console.err.print("a service answers with its kernels until they are deleted: tirgemm kernels delete ID")
 
 
 @contextmanager

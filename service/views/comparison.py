@@ -283,5 +283,5 @@ def _side(opened: OpenedArtifact) -> dict[str, Any]:
         "artifact_sha256": opened.package.sha256,
         "tirgemm": manifest.tirgemm,
         "flags": list(manifest.flags),
-        "certified": bool((manifest.certificate or {}).get("passed")),
+        "certified": not manifest.certificate_fault,
     }

@@ -124,12 +124,14 @@ def reproduce(
 
 
 def _rebuilt(manifest: Manifest, device: Device, lock_dir: Path | None) -> tuple[RebuiltKernel, ...]:
+    # Its memory is in the kernel's hash, and not in its key: another kernel of Linux, or a container, has another.
+    device = device.with_(memory_bytes=manifest.device.memory_bytes)
     with Workbench(device, MemoryStore(), lock_dir=lock_dir, processes=1) as bench:
         builds = [(one, bench.build(one.gemm, one.config)) for one in manifest.kernels]
         made = []
         for one, build in builds:
             package = bench.package(one.gemm, one.config, build.result())
-            fresh = read(package, Trust.of(bench.signer.public)).manifest
+            fresh = read(package, Trust.of_signer(bench.signer)).manifest
             hashes = (one.kernel_sha256, one.binary_sha256, fresh.kernel_sha256, fresh.binary_sha256)
             made.append(RebuiltKernel(str(one.gemm), str(one.config), *hashes))
     return tuple(made)

@@ -143,6 +143,19 @@ def test_an_export_loaded_by_a_relative_path_stays_what_it_is_in_another_folder(
     assert json.loads(module["manifest"]())["kernel"]["gemm"]["k"] == 5
 
 
+def test_a_loaded_export_stays_what_it_is_where_its_file_is_replaced_or_deleted(tmp_path: Path) -> None:
+    import tvm_ffi
+
+    path, (transposed, plain) = tmp_path / "gemm.so", (Gemm.parse(f"5x5x5:f32:{layout}") for layout in ("nt", "nn"))
+    module = tvm_ffi.load_module(str(export(packed(transposed), path, TRUST)))
+    export(packed(plain), path, TRUST)
+    a, b, out = np.eye(5, dtype=np.float32), np.arange(25, dtype=np.float32).reshape(5, 5), np.zeros((5, 5), np.float32)
+    module["main"](a, b, out)
+    np.testing.assert_array_equal(out, b.T)
+    path.unlink()
+    assert Gemm.from_json(json.loads(module["manifest"]())["kernel"]["gemm"]) == transposed
+
+
 def test_an_export_and_the_package_live_in_one_process(tmp_path: Path) -> None:
     import tvm_ffi
 

@@ -18,7 +18,7 @@ import pytest
 from tests.helpers.artifact_samples import TRUST, kernel, operands, packed, raw_kernel, shared_object
 from tests.waiting import PATIENCE_S, until
 from tirgemm import detect_cpu, expr
-from tirgemm.artifact import build, load, native
+from tirgemm.artifact import build, export, load, native
 from tirgemm.errors import CorruptArtifact, InvalidRequest, LaunchFailed
 from tirgemm.expr import M
 from tirgemm.gemm import Gemm, Range
@@ -143,6 +143,17 @@ def test_a_loaded_kernel_takes_no_more_threads_than_it_is_given(
     launch, binary = most_at_once(cap, expected if expected > 1 else 2, 10000 if expected > 1 else 100)
     loaded = load(packed(GEMM, launch=launch, binary=binary), trust=TRUST, threads=given)
     assert call(loaded.raw)[0, 0] == expected
+
+
+def test_an_export_takes_no_more_threads_than_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tvm_ffi
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1, 4")
+    launch, binary = most_at_once(0, 2, 100)
+    path = export(packed(GEMM, launch=launch, binary=binary), tmp_path / "gemm.so", TRUST)
+    assert call(tvm_ffi.load_module(str(path))["main"])[0, 0] == 1
 
 
 def test_kernels_run_in_order_over_zeroed_and_aligned_workspaces() -> None:

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, packed
+from tests.helpers.artifact_samples import SIGNER, packed, packed_set
 from tests.helpers.command_line import Run, own_folders
 from tests.helpers.fake_service import EVENTS, FakeService
 from tests.helpers.loadable_bench import LoadableBench
 from tests.helpers.loopback_service import listening, served
 from tirgemm import Gemm
 from tirgemm._client import http
-from tirgemm.artifact import Signer, Trust, private_file
+from tirgemm.artifact import Signer, Trust, private_file, read
 from tirgemm.artifact.known_servers import KnownServer, KnownServers
 from tirgemm.artifact.signing_keys import SigningKeys
+from tirgemm.config import Config
 
 SHAPE = "61x67x71:f16:nt"
 URL = "http://127.0.0.1:8000"
@@ -130,6 +131,46 @@ def test_own_kernels_stay_valid_after_a_rotation_until_their_key_or_they_are_rev
     rows = json.loads(run("trust", "list", "--json")[1])["keys"]
     assert [(row["kind"], row["key"], row["revoked"]) for row in rows] == [("own", new, False), ("key", old, True)]
     assert f"  {old}  REVOKED" in run("trust", "list")[1].splitlines()
+
+
+def test_what_another_folder_of_the_users_has_revoked_is_refused_where_that_is_named(run: Run) -> None:
+    tune = ("tune", SHAPE, "--device", "cpu", "--effort", "none", "--data", "other", "-o")
+    assert run(*tune, "k")[0] == 0
+    artifact = hashlib.sha256(Path("k").read_bytes()).hexdigest()
+    code, _, err = run("signing", "revoke", artifact, "--reason", "slow", "--data", "other")
+    assert (code, "until they are deleted: tirgemm kernels delete ID" in err) == (0, True)
+    for command in (("call", "k"), ("verify", "k"), ("export", "k", "k.so")):
+        code, _, err = run(*command, "--data", "other")
+        assert (code, f"{artifact} was revoked: slow" in err) == (1, True)
+    # Made again within the same second it is the same file, which is refused.
+    code, _, err = run(*tune, "again")
+    assert (code, "was revoked: slow" in err) in ((0, False), (1, True))
+    assert [path for path in Path().glob("again") if path.read_bytes() == Path("k").read_bytes()] == []
+
+
+def test_a_revoked_kernel_is_refused_in_every_artifact_and_is_not_made_again(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune = ("tune", SHAPE, "--device", "cpu", "--json", "-o")
+    us: dict[Config, float] = {}
+
+    def bench(*args: Any, **options: Any) -> LoadableBench:
+        """The default is timed first, and is the slowest."""
+        made = LoadableBench(*args, **options)
+        made.us = lambda config: us.setdefault(config, 100 / 2 ** len(us))
+        return made
+
+    monkeypatch.setattr("tirgemm.tuning.tuned_kernel.Workbench", bench)
+    tuned = json.loads(run(*tune, "k", "--trials", 6)[1])["kernel_sha256"]
+    keys = SigningKeys(home / "data" / "tirgemm")
+    Path("set").write_bytes(packed_set(Gemm.parse("1..7x9x5:f32:nn"), (2, 7), signer=keys.current))
+    for revoked, file in ((tuned, "k"), (read(Path("set")).manifest.members[0].kernel_sha256, "set")):
+        assert run("call", file)[0] == 0
+        assert run("signing", "revoke", revoked, "--reason", "wrong")[0] == 0
+        code, _, err = run("call", file)
+        assert (code, f"the kernel {revoked} was revoked: wrong" in err) == (1, True)
+    code, out, _ = run(*tune, "again", "--trials", 6)
+    assert (code, json.loads(out)["kernel_sha256"] != tuned) == (0, True)
 
 
 def test_get_from_the_users_own_service_then_call_and_verify(run: Run, home: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, fake_cubin, packed
+from tests.helpers.artifact_samples import SIGNER, certified, fake_cubin, packed
 from tests.helpers.command_line import Run, own_folders, runner
 from tests.helpers.stored_candidates import FAST, GEMM, SLOW, Made, compiled_for_a_gpu, made, samples
 from tirgemm.artifact import Signer, Trust
@@ -85,6 +85,15 @@ def test_a_time_of_zero_is_none_and_a_kernel_that_launches_nothing_has_no_figure
     (home / "two").write_bytes(packed(GEMM, launch=launch, sources={}, signer=Signer.generate(), **gpu))
     code, out, err = run("one", "two")
     assert (code, "it was not measured in the regime sustained" in out) == (0, True), err
+
+
+def test_a_certificate_passed_where_verify_says_so(run: Run, home: Path) -> None:
+    (home / "one").write_bytes(certified(GEMM))
+    (home / "two").write_bytes(packed(GEMM, certificate={"kernel_sha256": "0", "passed": True, "tests": []}))
+    (row,) = (line for line in run("one", "two")[1].splitlines() if line.split()[:1] == ["certificate"])
+    assert row.split(maxsplit=2)[1:] == ["passed", "its certificate is of another kernel, '0'"]
+    document = json.loads(run("one", "two", "--json")[1])
+    assert [document[side]["certified"] for side in ("a", "b")] == [True, False]
 
 
 def test_different_problems_and_one_kernel_twice_are_said_to_be(run: Run, home: Path) -> None:

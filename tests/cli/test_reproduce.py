@@ -47,9 +47,9 @@ class Bench(LoadableBench):
         return future
 
 
-def artifact(us: float = 8.0, role: Role = "tuned") -> bytes:
-    """An artifact as ``Bench`` builds it."""
-    bench = Bench(device("cpu"), MemoryStore())
+def artifact(us: float = 8.0, role: Role = "tuned", **target: Any) -> bytes:
+    """An artifact as ``Bench`` builds it, on this machine but for ``target``."""
+    bench = Bench(device("cpu").with_(**target), MemoryStore())
     binary = bench.build(GEMM, CONFIG).result()
     timings = Timings({"sustained": Timing(us)})
     certificate = {"environment": {"python": "3.1"}}
@@ -119,6 +119,13 @@ def test_another_build_fails_whatever_its_time(
     code, out, _ = run("k")
     assert (code, "NOT reproduced" in out, "the same" in out) == (1, True, True)
     assert json.loads(run("k", "--no-measure", "--json")[1])["reproduced"] is False
+
+
+def test_a_machine_that_has_another_memory_since_builds_the_same_hash(run: Run, tmp_path: Path) -> None:
+    here = device("cpu").memory_bytes
+    for memory in (here - (1 << 20), here):
+        (tmp_path / "k").write_bytes(artifact(memory_bytes=memory))
+        assert run("k", "--no-measure")[0] == 0
 
 
 def test_what_cannot_be_measured_is_said(run: Run, tmp_path: Path) -> None:

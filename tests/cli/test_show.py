@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.artifact_samples import SIGNER, cpu, packed, packed_set
+from tests.helpers.artifact_samples import SIGNER, TRUST, certified, cpu, packed, packed_set
 from tests.helpers.command_line import Run, own_folders
 from tests.helpers.stored_candidates import GEMM, Made, compiled_for_a_gpu, made
 from tests.helpers.terminal import on_terminal
 from tirgemm import Gemm, _extras, expr
-from tirgemm.artifact import Signer, Trust
+from tirgemm.artifact import Signer, Trust, read
 from tirgemm.config import Config
 from tirgemm.timings import BaselineTime, MemberTiming, StreamTiming, Timing, Timings
 from tirgemm.tuning_db.data_folder import database_file
@@ -53,7 +53,7 @@ def test_the_header_says_what_it_is_and_whose(run: Run, home: Path) -> None:
         "family       sample",
         "config       rows=1",
         f"signed by    {SIGNER.public}, trusted here",
-        "of another kernel: it says nothing of this one",
+        "certificate  its certificate is of another kernel, '0'",
         "launches     rows on 33 x 1 x 1 blocks",
         "12.50",
         "kernel.so",
@@ -64,6 +64,20 @@ def test_the_header_says_what_it_is_and_whose(run: Run, home: Path) -> None:
     document = json.loads(out)
     assert (code, document["trusted"], document["manifest"]["kernel"]["config"]["knobs"]) == (0, True, {"rows": 1})
     assert [member["name"] for member in document["members"]] == ["kernel.so", "kernel.ll", "module.py"]
+
+
+def test_a_certificate_passed_where_verify_says_so(run: Run, home: Path) -> None:
+    whole = certified(GEMM)
+    certificate = dict(read(whole, TRUST).manifest.certificate or {})
+    assert certificate["passed"]
+    for tests, words in (
+        ([{"name": "exact", "passed": False}], "its certificate did not pass: 1 of its 1 tests failed"),
+        ([], "its certificate names no tests"),
+        (None, "its certificate names no tests"),
+    ):
+        assert f"certificate  {words}" in run("show", cpu_artifact(home, certificate=certificate | {"tests": tests}))[1]
+    (home / "whole").write_bytes(whole)
+    assert "certificate  passed 1 tests against ?" in run("show", "whole")[1]
 
 
 def test_only_regimes_are_told_as_regimes(run: Run, home: Path) -> None:

@@ -85,6 +85,23 @@ def test_nothing_is_changed_where_the_audit_log_cannot_be_written(
     assert (keys.public, keys.listed) == (before, None)
 
 
+def test_a_key_that_was_revoked_before_its_rotation_was_done_signs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = SigningKeys(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(private_file, "create", lambda *_: sys.exit("killed before the old key was kept"))
+        with pytest.raises(SystemExit):
+            keys.rotate()
+    assert keys.listed is not None
+    waiting, current = keys.listed.keys
+    keys = SigningKeys(tmp_path)
+    keys.revoke(waiting)
+    keys.rotate()
+    fresh, *former = keys.public
+    assert (fresh != waiting, former) == (True, [current])
+
+
 def test_a_draft_of_a_key_that_a_kill_left_is_deleted_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
     kill = "os.replace = os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)"
     code = f"import os, signal\n{kill}\nfrom pathlib import Path\nfrom tirgemm.artifact import private_file\n"

@@ -27,7 +27,11 @@ class LoadableBench(FakeBench):
     def build(self, gemm: Gemm, config: Config, *, urgent: bool = False) -> Future[Binary]:
         del urgent
         future: Future[Binary] = Future()
-        future.set_result(Binary(rows_binary(gemm), "so", rows_launch(gemm), {"kernel.ll": str(config)}, (), {}))
+        future.set_result(
+            Binary(
+                rows_binary(gemm) + config.digest.encode(), "so", rows_launch(gemm), {"kernel.ll": str(config)}, (), {}
+            )
+        )
         return future
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from tirgemm._client.api_key import LOG
 from tirgemm._client.http import ServiceConnection
@@ -140,7 +141,7 @@ class ServerTrust:
 
 def _trust_in(url: str) -> Trust:
     trust = Trust.of_user()
-    return Trust(trust.keys | _accepted(url), trust.path)
+    return replace(trust, keys=trust.keys | _accepted(url))
 
 
 def _accepted(url: str) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -25,7 +26,8 @@ TIMED_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one trial found. ``median_us`` is timed from the host around whole calls, warm: no benchmark."""
+    """What one trial found. ``median_us`` is timed from the host around whole calls, warm: no benchmark; NaN of one
+    that is not timed."""
 
     m: int
     result: reference.Array
@@ -45,6 +47,7 @@ def run(
     alpha: float | None = None,
     beta: float | None = None,
     seed: int = 0,
+    timed: bool = True,
 ) -> Trial:
     """Call ``kernel`` on ``given`` arrays and random ones for the rest; a scalar that is not given is 1. Raises
     InvalidRequest, CallError."""
@@ -63,7 +66,8 @@ def run(
         return kernel(**tensors, **scalars, out=out)
 
     result = place.get(call())
-    return Trial(rows, result, reference.error_over_bound(result, wanted, bound), _median_us(call, place.wait))
+    median_us = _median_us(call, place.wait) if timed else math.nan
+    return Trial(rows, result, reference.error_over_bound(result, wanted, bound), median_us)
 
 
 def _rows(gemm: Gemm, m: int | None, given: dict[str, reference.Array]) -> int:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 from tirgemm import detect_cpu
 from tirgemm.artifact import native
 from tirgemm.artifact.call import Kernel
@@ -43,25 +40,8 @@ def opened(
     package = read(artifact, trust)
     if check_device:
         check_runs_here(package.manifest)
-    most = _omp_threads() if threads is None else threads
-    return package, native.load(package.binaries, [_capped(kernel, most) for kernel in package.manifest.kernels])
-
-
-def _capped(kernel: Manifest, most: int) -> str:
-    """The manifest's kernel part as the launcher reads it, with no more than ``most`` threads."""
-    if most < 1 or kernel.device.kind != "cpu":
-        return kernel.kernel_json
-    document = json.loads(kernel.kernel_json)
-    for launched in document["launch"]["kernels"]:
-        attributes = dict(launched["attributes"])
-        launched["attributes"] = [*(attributes | {"threads": min(attributes.get("threads") or most, most)}).items()]
-    return json.dumps(document)
-
-
-def _omp_threads() -> int:
-    """The first number of OMP_NUM_THREADS, which may be a list of them; 0 where it is not set."""
-    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(int(first), _MOST_THREADS) if first.isdecimal() else 0
+    kernels = [kernel.kernel_json for kernel in package.manifest.kernels]
+    return package, native.load(package.binaries, kernels, -1 if threads is None else threads)
 
 
 def check_runs_here(manifest: Manifest) -> None:

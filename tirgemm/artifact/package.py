@@ -25,10 +25,9 @@ from typing import Any, Protocol, TypeAlias
 from tirgemm.artifact import manifest as manifests
 from tirgemm.artifact.manifest import FORMATS, Contents, Manifest, SetContents, canonical, check_binary, sha256
 from tirgemm.artifact.regular_file import read_regular
-from tirgemm.artifact.revocations import KnownRevocations
 from tirgemm.artifact.sign import decode, encode, public_bytes
 from tirgemm.artifact.trust import Trust, trusted
-from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, UntrustedArtifact
+from tirgemm.errors import ArtifactError, CorruptArtifact, InvalidRequest, RevokedKernel, UntrustedArtifact
 
 MAX_BYTES = 256 << 20
 # As many as the largest set of kernels has, with four sources each, and more.
@@ -137,9 +136,12 @@ def read(data: ArtifactData, trust: Trust | None = None) -> Package:
 
 def _read(data: bytes, trust: Trust | None) -> Package:
     archive, digest = _Archive(data), sha256(data)
-    document = _trusted_manifest(archive, trusted(trust))
-    KnownRevocations.default().refuse("the artifact", digest)
+    trust = trusted(trust)
+    document = _trusted_manifest(archive, trust)
+    trust.revocations.refuse("the artifact", digest)
     manifest = manifests.read(document)
+    for kernel in (manifest, *manifest.members):
+        trust.revocations.refuse("the kernel", kernel.kernel_sha256, RevokedKernel)
     prefixes = _prefixes(len(manifest.kernels))
     binary_names = [prefix + FORMATS[manifest.binary_format] for prefix in prefixes]
     digests: dict[str, str] = {}

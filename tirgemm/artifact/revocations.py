@@ -1,5 +1,5 @@
-"""Signed lists of a service's valid keys and of the keys and artifacts that it has revoked, and those that the user
-knows.
+"""Signed lists of a service's valid keys and of the keys, artifacts and kernels that it has revoked, and those that the
+user knows.
 
 A list is signed with every valid key of the service, so that whoever accepted one of them learns of a new one, and is
 believed where one of the keys that are trusted has signed it. Its number grows: an older one is refused. What a known
@@ -48,7 +48,7 @@ class RevocationList:
 
     @property
     def revoked(self) -> dict[str, str]:
-        """Keys and hashes of artifacts with their reasons."""
+        """Keys and hashes, of artifacts and of kernels, with their reasons."""
         return {**self.revoked_keys, **self.revoked_artifacts}
 
     def signed(self, signers: Sequence[Signer]) -> bytes:
@@ -70,16 +70,16 @@ class RevocationList:
 
 @dataclass(frozen=True)
 class KnownRevocations:
-    """A folder of lists, one of each service, as they were last believed; and ``own``, the list of a data folder, which
-    counts where it is the user's own file."""
+    """A folder of lists, one of each service, as they were last believed; and ``own``, the lists of data folders, each
+    of which counts where it is the user's own file."""
 
     folder: Path
-    own: Path | None = None
+    own: tuple[Path, ...] = ()
 
     @classmethod
-    def default(cls) -> KnownRevocations:
-        """The user's: ``revocations`` in the configuration folder, and the list of the user's data folder."""
-        return cls(user_config() / "revocations", user_data() / REVOCATIONS)
+    def default(cls, *own: Path) -> KnownRevocations:
+        """The user's: ``revocations`` in the configuration folder, the list of the user's data folder, and ``own``."""
+        return cls(user_config() / "revocations", (user_data() / REVOCATIONS, *own))
 
     def path(self, url: str) -> Path:
         """The file of the service at ``url``."""
@@ -119,12 +119,12 @@ class KnownRevocations:
             _UNWRITTEN[path] = data
             LOG.warning("what is revoked is known to this process alone, as %s is not written: %s", path, error)
 
-    def refuse(self, what: str, name: str) -> None:
-        """Raise RevokedArtifact where a known list revokes ``name``, a key or the SHA-256 of an artifact; ``what`` is
-        said of it."""
+    def refuse(self, what: str, name: str, error: type[RevokedArtifact] = RevokedArtifact) -> None:
+        """Raise ``error`` where a known list revokes ``name``, a key or the SHA-256 of an artifact or a kernel;
+        ``what`` is said of it."""
         if (revoked := self._revoked(name)) is not None:
             reason, path = revoked
-            raise RevokedArtifact(f"{what} {name} was revoked: {reason or 'no reason is given'} (list {path})")
+            raise error(f"{what} {name} was revoked: {reason or 'no reason is given'} (list {path})")
 
     def _revoked(self, name: str) -> tuple[str, Path] | None:
         """Why ``name`` is revoked and the list that says so; None where it is not."""
@@ -139,8 +139,9 @@ class KnownRevocations:
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """The lists that are written, with what they are."""
-        if self.own is not None and self.own.is_file() and (status := self.own.stat()).st_uid == os.geteuid():
-            yield self.own, status
+        for path in self.own:
+            if path.is_file() and (status := path.stat()).st_uid == os.geteuid():
+                yield path, status
         if self.folder.is_dir():
             yield from ((path, path.stat()) for path in sorted(self.folder.glob("*.json")))
 

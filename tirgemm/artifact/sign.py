@@ -7,6 +7,7 @@ import binascii
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
+from tirgemm._user_folders import REVOCATIONS
 from tirgemm.artifact import private_file
 from tirgemm.errors import InvalidRequest, MissingExtra
 
@@ -61,10 +62,12 @@ def is_public_key(key: object) -> TypeGuard[str]:
 
 
 class Signer:
-    """A private key. ``public`` is what others put into their trust file."""
+    """A private key. ``public`` is what others put into their trust file; ``lists`` are those of revocations beside its
+    file."""
 
-    def __init__(self, key: ed25519.Ed25519PrivateKey) -> None:
+    def __init__(self, key: ed25519.Ed25519PrivateKey, *lists: Path) -> None:
         self._key = key
+        self.lists = lists
         self.public = _PREFIX + encode(key.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
@@ -98,7 +101,7 @@ class Signer:
             raise InvalidRequest(f"private key {path} is not an unencrypted PEM key: {error}") from error
         if not isinstance(key, wanted):
             raise InvalidRequest(f"private key {path} is of type {type(key).__name__}; it must be Ed25519")
-        return cls(key)
+        return cls(key, path.with_name(REVOCATIONS))
 
     @classmethod
     def load_or_create(cls, path: Path | str) -> Signer:

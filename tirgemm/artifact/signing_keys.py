@@ -52,7 +52,8 @@ class SigningKeys:
         one takes its place, and the next call goes on with the new key that is there.
         """
         waiting = self.folder / NEXT_KEY
-        if not waiting.exists() or Signer.load(waiting).public == self.current.public:
+        used = {self.current.public, *(self.listed.revoked_keys if self.listed else ())}
+        if not waiting.exists() or Signer.load(waiting).public in used:
             private_file.replace(waiting, Signer.generated_pem())
         self._write({}, {}, Signer.load(waiting))
         if self.current.public not in {Signer.load(path).public for path in _former_files(self.folder)}:
@@ -62,7 +63,7 @@ class SigningKeys:
         self._load()
 
     def revoke(self, what: str, reason: str = "") -> None:
-        """Revoke a key, or the artifact of a SHA-256, for good; twice is the same as once.
+        """Revoke a key, or the artifact or the kernel of a SHA-256, for good; twice is the same as once.
 
         The file of a former key is deleted. Raises InvalidRequest for what is neither, and for the current key.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tirgemm._user_folders import REVOCATIONS, SIGNING_KEY, expanded, user_config, user_data
@@ -24,10 +24,12 @@ LOG = logging.getLogger("tirgemm.artifact")
 
 @dataclass(frozen=True)
 class Trust:
-    """The keys whose signatures are believed. ``path`` is the file that ``add`` writes to, if there is one."""
+    """The keys whose signatures are believed. ``path`` is the file that ``add`` writes to, if there is one. What
+    ``lists``, those of data folders, revoke is refused beside what the user's own do."""
 
     keys: frozenset[str]
     path: Path | None = None
+    lists: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, *keys: str) -> Trust:
@@ -37,18 +39,24 @@ class Trust:
         return cls(frozenset(keys))
 
     @classmethod
+    def of_signer(cls, signer: Signer) -> Trust:
+        """The key of ``signer`` alone, but for what the data folder that it was read from has revoked."""
+        return cls(frozenset({signer.public}), lists=signer.lists)
+
+    @classmethod
     def default(cls, data: Path | None = None) -> Trust:
         """Whom the user trusts: ``of_user``, and the servers whose keys the user accepted."""
         trust = cls.of_user(data)
-        return cls(trust.keys | {entry.key for entry in KnownServers.default().entries()}, trust.path)
+        return replace(trust, keys=trust.keys | {entry.key for entry in KnownServers.default().entries()})
 
     @classmethod
     def of_user(cls, data: Path | None = None) -> Trust:
         """The user's trust file, ``trusted_keys`` in the configuration folder, and the signing keys of the user's data
         folder, and of the folder ``data`` where they are the user's own."""
         trust = cls.file(user_config() / "trusted_keys")
-        folders = {user_data(), *(() if data is None else (expanded(data).absolute(),))}
-        return cls(trust.keys | {key for folder in folders for key in own_keys(folder)}, trust.path)
+        named = () if data is None else (expanded(data).absolute(),)
+        own = {key for folder in {user_data(), *named} for key in own_keys(folder)}
+        return cls(trust.keys | own, trust.path, tuple(folder / REVOCATIONS for folder in named))
 
     @classmethod
     def file(cls, path: Path | str) -> Trust:
@@ -60,6 +68,11 @@ class Trust:
         path = Path(path)
         return cls(frozenset(_trust_file(path)), path)
 
+    @property
+    def revocations(self) -> KnownRevocations:
+        """The lists of what is refused."""
+        return KnownRevocations.default(*self.lists)
+
     def comments(self) -> dict[str, str]:
         """What the file says behind each of its keys."""
         return {} if self.path is None else _trust_file(self.path)
@@ -70,11 +83,11 @@ class Trust:
         Raises RevokedArtifact where a known list has revoked it.
         """
         public_bytes(key)
-        KnownRevocations.default().refuse("the key", key)
+        self.revocations.refuse("the key", key)
         if self.path is not None and key not in self.file(self.path).keys:
             with private_file.locked(self.path):
                 private_file.append(self.path, f"{key} {' '.join(comment.split())}".rstrip())
-        return Trust(self.keys | {key}, self.path)
+        return replace(self, keys=self.keys | {key})
 
     def remove(self, key: str) -> bool:
         """Take a key out of the file; False where the file does not hold it."""
@@ -87,7 +100,7 @@ class Trust:
 
     def check_key(self, key: str) -> None:
         """Raise UntrustedArtifact unless ``key`` is trusted, RevokedArtifact where a known list has revoked it."""
-        KnownRevocations.default().refuse("the key", key)
+        self.revocations.refuse("the key", key)
         if key not in self.keys:
             raise UntrustedArtifact(f"the artifact is signed by {key}, which {self._advice(key)}")
 

@@ -381,7 +381,7 @@ class Bench:
 
     @property
     def _trust(self) -> Trust:
-        return Trust.of(self.workbench.signer.public)
+        return Trust.of_signer(self.workbench.signer)
 
     def _stream(self, file: ResultsFile) -> float:
         """The bandwidth of reading alone, measured once a run for each file."""

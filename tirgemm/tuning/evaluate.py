@@ -250,7 +250,7 @@ class Evaluator:
         return self._default[1] if self._default is not None and self._default[0] == config else None
 
     def kernel_sha256(self, package: bytes) -> str:
-        return read(package, Trust.of(self.workbench.signer.public)).manifest.kernel_sha256
+        return read(package, Trust.of_signer(self.workbench.signer)).manifest.kernel_sha256
 
     @spans.spanned("certify")
     def certify(self, package: bytes) -> Certificate:

@@ -130,7 +130,7 @@ def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Rol
         timings,
         (tuning.regime, role),
     )
-    joined = read(package, Trust.of(tuning.workbench.signer.public)).manifest.certificate
+    joined = read(package, Trust.of_signer(tuning.workbench.signer)).manifest.certificate
     assert joined is not None
     return evaluator.store_package(package, last.finalist.config, role, Certificate.from_json(joined), timings, trials)
 

@@ -137,7 +137,7 @@ def tune(
             control=control,
             other_devices=request.other_devices,
         ).run()
-        return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
+        return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of_signer(signer))
 
 
 def stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | None:
@@ -155,7 +155,7 @@ def stored(store: Store, request: TuneRequest, signer: Signer) -> TunedKernel | 
             return None
         if covers(record, request.budget, request.families) and record.config.family in families:
             try:
-                return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of(signer.public))
+                return TunedKernel(record, store.get_blob(record.artifact_sha256), Trust.of_signer(signer))
             except (ArtifactError, StoreError):
                 # Merged in from another installation and signed there, or damaged: unless another one answers, it is
                 # built and certified here again.

@@ -83,7 +83,7 @@ class Workbench(Closing):
         self.measurer = (
             Measurer(
                 device,
-                Trust.of(self.signer.public),
+                Trust.of_signer(self.signer),
                 lock_dir=lock_dir,
                 timeout_s=timeout_s,
                 on_wait=self._tell_wait,

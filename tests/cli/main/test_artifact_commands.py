@@ -15,6 +15,7 @@ from tests.helpers.artifact_samples import (
     certified,
     fake_cubin,
     operands,
+    packed_set,
     rows_binary,
     shared_object,
 )
@@ -125,6 +126,21 @@ def test_a_kernel_that_computes_wrong_fails(run: Run, home: Path) -> None:
     ran = document["checks"][-1]
     assert (code, document["passed"], ran["check"], ran["result"]) == (1, False, "run here", "failed")
     assert f"run here failed ({ran['detail']})" in document["error"]["message"]
+
+
+@pytest.mark.usefixtures("trusted")
+def test_verify_runs_every_kernel_of_a_set(run: Run, home: Path) -> None:
+    gemm = Gemm.parse("1..7x9x5:f32:nn")
+    for wrong in range(3):
+        # That of the transposed B reads its operand as if it were (9, 5).
+        members = {wrong: {"binary": rows_binary(Gemm.parse("1..7x9x5:f32:nt"))}}
+        (home / "set.tirgemm").write_bytes(packed_set(gemm, (2, 5, 7), members=members))
+        ran = json.loads(run("verify", "set.tirgemm", "--json")[1])["checks"][-1]
+        assert (ran["check"], ran["result"]) == ("run here", "failed")
+        assert ran["detail"].endswith(f" of its bound at m = {(2, 5, 7)[wrong]}, the largest of 3 kernels")
+    (home / "set.tirgemm").write_bytes(packed_set(gemm, (2, 5, 7)))
+    ran = json.loads(run("verify", "set.tirgemm", "--json")[1])["checks"][-1]
+    assert (ran["result"], "the largest of 3 kernels" in ran["detail"]) == ("passed", True)
 
 
 @pytest.mark.usefixtures("trusted")

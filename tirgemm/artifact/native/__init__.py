@@ -77,13 +77,14 @@ def tvm_ffi() -> Any:
     return module
 
 
-def load(binaries: Sequence[bytes], kernels: Sequence[str]) -> LoadedFunctions:
-    """Load binaries by the manifest's ``kernel`` parts (as JSON), whose ranges of m follow one another.
+def load(binaries: Sequence[bytes], kernels: Sequence[str], threads: int = 0) -> LoadedFunctions:
+    """Load binaries by the manifest's ``kernel`` parts (as JSON), whose ranges of m follow one another. ``threads`` is
+    the most of a CPU; 0: no cap, -1: the environment's OMP_NUM_THREADS.
 
     Raises CorruptArtifact and IncompatibleArtifact. A cubin goes to the driver at the first call on each device that
     runs it.
     """
-    return LoadedFunctions(*library()["load"](list(binaries), list(kernels)))
+    return LoadedFunctions(*library()["load"](list(binaries), list(kernels), threads))
 
 
 def host_threads() -> int:

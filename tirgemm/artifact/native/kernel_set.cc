@@ -1,6 +1,7 @@
 #include "kernel_set.h"
 
 #include "errors.h"
+#include "thread_pool.h"
 
 namespace tirgemm {
 namespace {
@@ -19,13 +20,15 @@ void CheckFollows(const Plan& before, const Plan& next) {
 
 }  // namespace
 
-KernelSet::KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries) {
+KernelSet::KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries,
+                     int threads) {
   if (kernels.empty() || kernels.size() > kMaxMembers || kernels.size() != binaries.size()) {
     TIRGEMM_FAIL(kCorrupt) << kernels.size() << " kernels with " << binaries.size()
                            << " binaries; there must be as many, at most " << kMaxMembers;
   }
+  if (threads < 0) threads = OmpThreads();
   for (size_t i = 0; i < kernels.size(); ++i) {
-    members_.push_back(std::make_unique<LoadedKernel>(kernels[i], std::move(binaries[i])));
+    members_.push_back(std::make_unique<LoadedKernel>(kernels[i], std::move(binaries[i]), threads));
     if (i > 0) CheckFollows(members_[i - 1]->plan(), members_[i]->plan());
     highs_.push_back(members_[i]->plan().m_high);
   }

@@ -19,8 +19,9 @@ constexpr int kMaxMembers = 64;
 class KernelSet {
  public:
   // `kernels` are the manifest's parts of that name, of one problem each but for m: their ranges of m follow one
-  // another without a gap. Throws kCorrupt where they do not.
-  KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries);
+  // another without a gap. Throws kCorrupt where they do not. `threads` is the most of a CPU, 0 for no cap, less for
+  // OmpThreads().
+  KernelSet(const std::vector<tvm::ffi::json::Object>& kernels, std::vector<std::string> binaries, int threads);
 
   // `queue`: of a GPU's tensors, where the caller knows it.
   void operator()(tvm::ffi::PackedArgs args, const Queue* queue = nullptr);

@@ -15,8 +15,11 @@ namespace tirgemm {
 
 class LoadedKernel {
  public:
-  // `kernel` is the manifest's part of that name, `binary` the cubin or shared object that it describes.
-  LoadedKernel(const tvm::ffi::json::Object& kernel, std::string binary) : plan_(Plan::Parse(kernel)) {
+  // `kernel` is the manifest's part of that name, `binary` the cubin or shared object that it describes. On a CPU at
+  // most `threads` run it; 0: no cap.
+  LoadedKernel(const tvm::ffi::json::Object& kernel, std::string binary, int threads) : plan_(Plan::Parse(kernel)) {
+    for (KernelSpec& each : plan_.kernels)
+      if (threads > 0 && (each.threads == 0 || each.threads > threads)) each.threads = threads;
     if (plan_.cuda) {
       cuda_ = std::make_unique<CudaRunner>(plan_, std::move(binary));
     } else {

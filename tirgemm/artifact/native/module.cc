@@ -15,10 +15,10 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// load(binaries, the manifest's `kernel` parts as JSON) -> [call(tensors..., scalars...), close(),
+// load(binaries, the manifest's `kernel` parts as JSON, threads) -> [call(tensors..., scalars...), close(),
 // packed_bytes(member), pack(b, bytes, member), call_packed(tensors..., scalars..., bytes), member(m),
 // call_rows(tensors..., scalars...), handle()].
-ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels) {
+ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::String> kernels, int64_t threads) {
   UsePackageErrorKinds();
   std::vector<ffi::json::Object> objects;
   for (const ffi::String& kernel : kernels) {
@@ -28,7 +28,7 @@ ffi::Array<ffi::Function> Load(ffi::Array<ffi::Bytes> binaries, ffi::Array<ffi::
   }
   std::vector<std::string> images;
   for (const ffi::Bytes& binary : binaries) images.emplace_back(binary.data(), binary.size());
-  auto loaded = std::make_shared<KernelSet>(objects, std::move(images));
+  auto loaded = std::make_shared<KernelSet>(objects, std::move(images), static_cast<int>(threads));
   return {ffi::Function::FromPacked([loaded](ffi::PackedArgs args, ffi::Any*) { (*loaded)(args); }),
           ffi::Function::FromTyped([loaded]() { loaded->Close(); }),
           ffi::Function::FromTyped([loaded](int64_t member) { return loaded->PackedBytes(member); }),

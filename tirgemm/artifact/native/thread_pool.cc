@@ -11,6 +11,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <system_error>
@@ -242,6 +243,11 @@ int UsableThreads() {
   if (!cpus.empty()) allowed = CPU_COUNT_S(cpus.size() * sizeof(cpus[0]), reinterpret_cast<cpu_set_t*>(cpus.data()));
   if (allowed == 0) allowed = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   return std::min(allowed, QuotaThreads("/proc", "/sys/fs/cgroup"));
+}
+
+int OmpThreads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  return text ? static_cast<int>(std::clamp(std::strtol(text, nullptr, 10), 0L, 1L << 20)) : 0;
 }
 
 bool ParallelFor(bool (*block)(void*, int64_t), void* context, int64_t count, int threads) {

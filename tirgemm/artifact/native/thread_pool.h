@@ -15,6 +15,9 @@ int UsableThreads();
 // `cgroup` are where the kernel shows itself. As `usable_threads` of detect_cpu.py has it.
 int QuotaThreads(const std::string& proc, const std::string& cgroup);
 
+// The first number of OMP_NUM_THREADS, which may be a list of them; 0 where it is not set.
+int OmpThreads();
+
 // Calls `block(context, index)` for every index in [0, count), on the calling thread and on at most `threads` - 1
 // workers (0: as many as there are), and returns when all are done. `block` returns false to stop the rest.
 //

@@ -2,16 +2,18 @@
 // file.
 //   binaries | manifest | u64 size of each binary | u64 number of binaries | u64 size of manifest | "TIRGEMM2"
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/function.h>
+#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "errors.h"
@@ -30,25 +32,35 @@ struct Attached {
   std::string manifest;
 };
 
-std::string OwnPath() {
+struct OwnFile {
+  std::string path;
+  std::string_view bytes;
+};
+
+OwnFile MapOwnFile() {
   Dl_info info;
-  if (!dladdr(kMagic, &info)) return "";
-  const std::unique_ptr<char, void (*)(void*)> real(realpath(info.dli_fname, nullptr), std::free);
-  return real ? real.get() : info.dli_fname;
+  if (!dladdr(kMagic, &info)) return {};
+  OwnFile own{info.dli_fname, {}};
+  const int file = open(info.dli_fname, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return own;
+  struct stat status;
+  const size_t size = fstat(file, &status) == 0 ? status.st_size : 0;
+  void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  if (bytes != MAP_FAILED) own.bytes = {static_cast<const char*>(bytes), size};
+  close(file);
+  return own;
 }
 
-// Asked as this library is loaded: the path may be relative, and the process's folder may change.
-const std::string own_path = OwnPath();
+// Mapped as this library is loaded, and never unmapped: later its path, which may be relative, may be another file's.
+const OwnFile own_file = MapOwnFile();
 
 Attached ReadSelf() {
-  if (own_path.empty()) TIRGEMM_FAIL(kCorrupt) << "this library does not find its own file";
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(own_path.c_str(), "rb"), std::fclose);
-  if (!file) TIRGEMM_FAIL(kCorrupt) << "cannot open " << own_path << ": " << std::strerror(errno);
+  const std::string& own_path = own_file.path;
+  const std::string_view bytes = own_file.bytes;
+  if (bytes.empty()) TIRGEMM_FAIL(kCorrupt) << "this library does not find its own file, " << own_path;
   const auto read = [&](uint64_t from_end, void* out, size_t size) {
-    if (std::fseek(file.get(), -static_cast<long>(from_end), SEEK_END) != 0 ||
-        std::fread(out, 1, size, file.get()) != size) {
-      TIRGEMM_FAIL(kCorrupt) << own_path << " is truncated";
-    }
+    if (from_end > bytes.size()) TIRGEMM_FAIL(kCorrupt) << own_path << " is truncated";
+    std::memcpy(out, bytes.data() + bytes.size() - from_end, size);
   };
   struct {
     uint64_t count, manifest;
@@ -101,7 +113,7 @@ std::shared_ptr<KernelSet> LoadSelf() {
       kernels.push_back(Member(*member, "kernel"));
     }
   }
-  return std::make_shared<KernelSet>(kernels, std::move(attached.binaries));
+  return std::make_shared<KernelSet>(kernels, std::move(attached.binaries), -1);
 }
 
 ffi::String Manifest() { return ReadSelf().manifest; }
