@@ -64,7 +64,8 @@ def revoke(
         _tell(keys, as_json)
     _note(keys, "signing revoke", what)
     if not what.startswith("ed25519:") and not as_json:
-        console.err.print("a service answers with its kernels until they are deleted: tirgemm kernels delete ID")
+        words = "a service answers with its kernels until they are deleted: tirgemm kernels delete ID"
+        console.err.print(words, soft_wrap=True)
 
 
 @contextmanager
