@@ -15,7 +15,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of, describe
 from tirgemm.reference.numbers import Floats
-from tirgemm.tuning.verify.chain import ChainBackend, chain_report
+from tirgemm.tuning.verify.chain import MakeChain, chain_report
 from tirgemm.tuning.verify.invariance import RowBackend, invariance_report
 from tirgemm.tuning.verify.plan import (
     EDGE,
@@ -79,12 +79,12 @@ def verify(
     kernel_sha256: str,
     level: str,
     seed: int,
-    chains: ChainBackend | None = None,
+    make_chain: MakeChain | None = None,
 ) -> Verification:
     """Run every test. Stops at the first that fails: a wrong kernel is wrong.
 
     ``function`` takes the tensors and scalars in call order; a certificate of one whose calls are launched dependently
-    needs ``chains``. Raises InvalidRequest for an unknown level.
+    needs ``make_chain``. Raises InvalidRequest for an unknown level.
     """
     if level not in LEVELS:
         raise InvalidRequest(f"verification level is {level!r}; it must be one of {', '.join(LEVELS)}")
@@ -98,8 +98,8 @@ def verify(
             break
     if gemm.invariant and level == "certificate" and tests[-1]["passed"]:
         tests.append(invariance_report(backend, gemm, function, seed))
-    if chains is not None and level == "certificate" and tests[-1]["passed"]:
-        tests.append(chain_report(chains, gemm, function, seed))
+    if make_chain is not None and level == "certificate" and tests[-1]["passed"]:
+        tests.append(chain_report(make_chain, gemm, function, seed))
     return Verification(
         passed=all(t["passed"] for t in tests),
         error=max(t["error"] for t in tests),
