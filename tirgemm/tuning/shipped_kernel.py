@@ -19,7 +19,7 @@ from tirgemm.tuning.finish import FinishPlan, mark_failed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import CandidateKey, Certificate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer, raced_configs
+from tirgemm.tuning.records.offer import Offer, raced_times
 from tirgemm.tuning.tuning_task import TuningTask
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ PLAN = FinishPlan(
 def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
     """The fastest configs of an offer, fastest first, and before them the first of those that were raced beside each
     other anywhere: what the families of this tuning still take."""
-    ordered = [*raced_configs(offer.candidates)[:RACED], *fastest(offer.candidates, len(offer.candidates))]
+    ordered = [*islice(raced_times(offer.candidates), RACED), *fastest(offer.candidates, len(offer.candidates))]
     return list(islice(_taken(tuning, dict.fromkeys(ordered)), TRIED))
 
 

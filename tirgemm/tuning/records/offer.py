@@ -68,11 +68,6 @@ def same_environment(one: Device, other: Device) -> bool:
     )
 
 
-def raced_configs(candidates: Iterable[Candidate]) -> list[Config]:
-    """The configs that were raced beside each other behind a search, fastest first."""
-    return list(raced_times(candidates))
-
-
 def raced_times(candidates: Iterable[Candidate], fingerprints: Collection[str] | None = None) -> dict[Config, float]:
     """Microseconds of the configs that were raced beside each other behind a search, in one of these environments or in
     any, fastest first."""
