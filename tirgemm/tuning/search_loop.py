@@ -221,7 +221,7 @@ class SearchLoop:
             BatchProposed(
                 proposed=len(proposals),
                 trials=self.trials,
-                pruned=dict(self.search.pruned),
+                pruned=dict(self.search.filter.pruned),
                 sentences=self._new_sentences(),
                 expected_gain=self.expected_gain,
                 seconds_left=self.tuning.seconds_left(),
@@ -269,7 +269,7 @@ class SearchLoop:
 
     def _new_sentences(self) -> dict[str, str]:
         """What each rule said of the first config that it rejected, once."""
-        examples = self.search.pruned_examples
+        examples = self.search.filter.examples
         new = {rule: configs[0][1] for rule, configs in examples.items() if rule not in self._told_rules}
         self._told_rules |= new.keys()
         return new

@@ -251,7 +251,7 @@ class Tuning(TuningTask):
     def searched(self, loop: SearchLoop, ended: SearchEnd) -> SearchSummary:
         """What was tried, by count, once ``loop`` has ended."""
         self._record_pruned(loop.search)
-        return self._summary(ended, dict(loop.search.pruned), loop.expected_gain)
+        return self._summary(ended, dict(loop.search.filter.pruned), loop.expected_gain)
 
     # -- parts of the stages ------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Tuning(TuningTask):
 
     def _record_pruned(self, search: Search) -> None:
         """Keep a few examples of what each rule rejected, so that a person can see why."""
-        for rule, examples in search.pruned_examples.items():
+        for rule, examples in search.filter.examples.items():
             for config, reason in examples[:3]:
                 candidate = Candidate(
                     self.gemm, self.device.key, self.regime, config, Status.PRUNED, message=reason, rule=rule
