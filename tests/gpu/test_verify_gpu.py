@@ -12,7 +12,7 @@ from tirgemm.detect import devices
 from tirgemm.gemm import Gemm
 from tirgemm.reference.numbers import POISON, decode
 from tirgemm.tuning.verify import flow as flow_module
-from tirgemm.tuning.verify import verify
+from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.host import GUARD_BYTES, HostBackend, HostCase, HostOperand
 from tirgemm.tuning.verify.plan import GemmTest, Test, exact_plan
 from tirgemm.tuning.verify.result import ComparedElements

@@ -327,5 +327,5 @@ def test_the_measuring_process_imports_it_when_it_is_asked_for_and_not_before(tm
 def torch_libraries(measurer: Measurer) -> set[str]:
     """The libraries of PyTorch that the measuring process has loaded."""
     assert isinstance(measurer._child, ChildProcess)
-    lines = Path(f"/proc/{measurer._child.pid}/maps").read_text().splitlines()
+    lines = Path(f"/proc/{measurer._child._process.pid}/maps").read_text().splitlines()
     return {name for line in lines if (name := Path(line.split()[-1]).name).startswith("libtorch")}

@@ -12,8 +12,8 @@ import pytest
 
 from tests.tuning.verify.test_verify_host import kernel
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.verify import verify
 from tirgemm.tuning.verify.chain import CHAINS, STEPS, chain_report, divisor
+from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import GemmTest
 

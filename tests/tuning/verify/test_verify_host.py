@@ -17,11 +17,11 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import INTEGERS, TRANSCENDENTAL
 from tirgemm.reference.numbers import activate, decode, encode
-from tirgemm.tuning.verify import Verification, verify
 from tirgemm.tuning.verify import flow as flow_module
+from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import GemmTest, exact_plan, layout_of, sizes
-from tirgemm.tuning.verify.result import ComparedElements
+from tirgemm.tuning.verify.result import ComparedElements, Verification
 
 Mutation = Callable[[dict[str, Any]], None]
 

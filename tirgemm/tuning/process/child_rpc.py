@@ -126,10 +126,6 @@ class ChildProcess:
         """Seconds for which it has worked on requests: from the first sign of life, behind its waits, to the end."""
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def alive(self) -> bool:
         return not self._closed and self._process.poll() is None
 

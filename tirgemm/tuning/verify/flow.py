@@ -106,7 +106,6 @@ def verify(
         tests=tuple(tests),
         reference=backend.reference,
         kernel_sha256=kernel_sha256,
-        level=level,
     )
 
 

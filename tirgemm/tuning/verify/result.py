@@ -30,7 +30,6 @@ class Verification:
     tests: tuple[dict[str, Any], ...]
     reference: str
     kernel_sha256: str
-    level: str
 
 
 @dataclass(frozen=True, slots=True)
