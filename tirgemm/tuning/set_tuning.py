@@ -25,8 +25,7 @@ from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere, untried
-from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers, valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status

@@ -14,8 +14,7 @@ from tirgemm.families.choice import fastest_families
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
 from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, servers
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.partition import Loss, servers, valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
 from tirgemm.tuning.records.comparable_times import comparable_times
