@@ -117,17 +117,14 @@ class CutlassBaseline:
         tried = [template for template in TEMPLATES if template.shared_bytes <= room]
         built = libraries(self._arch, [macros(self._gemm, template) for template in tried])
         return [
-            BaselineOption(asdict(template), partial(self._called, build, sets))
+            BaselineOption(asdict(template), partial(self._call, build, sets))
             for template, build in zip(tried, built, strict=True)
         ]
 
-    def _called(self, build: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
-        return self._call(build, sets[number])
-
-    def _call(self, build: Path | DoesNotCompile, views: dict[str, View]) -> Call:
+    def _call(self, build: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
         if isinstance(build, DoesNotCompile):
             raise Refused(f"nvcc: {build}")
-        library, gemm = loaded(build), self._gemm
+        library, gemm, views = loaded(build), self._gemm, sets[number]
         c = "c" if gemm.beta else "d"
         order = ("a", "b", c, "d")
         arguments = (
