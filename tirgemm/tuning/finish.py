@@ -114,7 +114,10 @@ def certified(tuning: TuningTask, winner: Finalist, default: Finalist, plan: Fin
     """The certificate of a kernel and its samples beside the default's and the baselines'. Raises what ends it."""
     tuning.enter(Phase.CERTIFYING)
     certificate = tuning.evaluator.certify(winner.package)
-    return Evidence(certificate, _report(tuning, winner, default, plan))
+    # Samples that did not choose it: neither the operands nor the order of the turns are those of the selection.
+    plan = _plan(tuning, plan)
+    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", tuning.seed + 1)
+    return Evidence(certificate, _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms))
 
 
 class Selection:
@@ -282,17 +285,6 @@ def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError, gemm: G
     tuning.store.add_candidate(failed(base, error))
 
 
-def _report(tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan) -> SampleSet:
-    """Samples of the choice that did not choose it, beside the default and the baselines: a race of their own.
-
-    Where a gap is small half of them are taken with the buffers swapped. Raises what ends the winner.
-    """
-    # Neither the operands nor the order of the turns are those of the selection.
-    plan = _plan(tuning, plan)
-    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", tuning.seed + 1)
-    return _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms)
-
-
 def _beside_default(
     tuning: TuningTask,
     winner: Finalist,
@@ -302,7 +294,9 @@ def _beside_default(
     *,
     confirm: bool = False,
 ) -> SampleSet:
-    """The winner's samples beside the default's, which are its own where it is the default. Both are kept."""
+    """The winner's samples beside the default's, which are its own where it is the default, and the baselines'. Both
+    are kept. Where a gap is small and to be confirmed half of them are taken with the buffers swapped. Raises what ends
+    the winner."""
     entries = {finalist.name: finalist.package for finalist in (winner, default)}
     evaluator, wanted = tuning.evaluator, _plan(tuning, plan).baselines
     baselines = () if wanted == "none" else evaluator.quick_baselines if wanted == "quick" else evaluator.baselines
