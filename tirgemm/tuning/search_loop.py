@@ -200,7 +200,8 @@ class SearchLoop:
         if self.asking is not None:
             if not self.asking.done():
                 return
-            self._take_proposals(self.asking)
+            self.pending_proposals, self.asking = self.asking.result(), None
+            self._tell_search()
         self._judged_after = self.results
         in_flight = bool(self.building or self.built)
         if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
@@ -239,11 +240,6 @@ class SearchLoop:
         if self.asking is not None:
             is_long = time.monotonic() - self._asked_at > SILENT_AFTER_SECONDS
             wait([self.asking], None if is_long else POLL_SECONDS)
-
-    def _take_proposals(self, asked: Future[list[Proposal]]) -> None:
-        self.pending_proposals = asked.result()
-        self.asking = None
-        self._tell_search()
 
     def _tell_search(self) -> None:
         """Tell the search what it has not heard of, unless it proposes at this moment."""

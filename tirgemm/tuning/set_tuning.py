@@ -376,16 +376,14 @@ class SetTuning(Tuning):
         part.end.finishing = True
         try:
             if key not in made:
-                made[key] = built_member(part, segment, summary, self._member_plan(part))
+                plan = self.plan if part.gemm.m_max == self.m.high or not self.effort.searches else MEMBER
+                made[key] = built_member(part, segment, summary, plan)
         except Cancelled:
             raise
         except TirgemmError as error:
             mark_failed(part, segment.config, error)
             return None
         return made[key]
-
-    def _member_plan(self, part: Tuning) -> FinishPlan:
-        return self.plan if part.gemm.m_max == self.m.high or not self.effort.searches else MEMBER
 
     def _borders(self, sizes: list[int], segments: list[Segment]) -> list[Range]:
         """The range of m of each segment, by what is measured half way between two."""
