@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,11 +90,8 @@ def verify(
     if level not in LEVELS:
         raise InvalidRequest(f"verification level is {level!r}; it must be one of {', '.join(LEVELS)}")
     tests: list[dict[str, Any]] = []
-    for m in sizes(gemm, level):
-        for test in TESTS:
-            tests.append(_one(backend, GemmTest(gemm, m, test, seed), function, level))
-            if not tests[-1]["passed"]:
-                break
+    for m, test in product(sizes(gemm, level), TESTS):
+        tests.append(_one(backend, GemmTest(gemm, m, test, seed), function, level))
         if not tests[-1]["passed"]:
             break
     if gemm.invariant and level == "certificate" and tests[-1]["passed"]:
