@@ -94,7 +94,7 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
         try:
             evidence = certified(tuning, winner, selection.default, plan)
             timings = reported_timings(tuning, winner, selection.default, evidence, choice, summary, plan)
-            return _store(tuning, winner, evidence.certificate, timings, summary)
+            return store_selected(tuning, winner, evidence.certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
             selection.left.remove(winner)
@@ -354,9 +354,10 @@ def _stream(measure: Callable[[], SampleSet]) -> StreamTiming | NotTimed:
     return StreamTiming(nbytes, median, len(samples.samples_us), nbytes / median / 1e3, samples.conditions["at"])
 
 
-def _store(
+def store_selected(
     tuning: TuningTask, winner: Finalist, certificate: Certificate, timings: Timings, summary: SearchSummary
 ) -> KernelRecord:
+    """Store a kernel as the answer, and tell it."""
     record = tuning.evaluator.store_kernel(
         winner.config, winner.binary, "tuned", certificate, timings, trials=summary.trials
     )

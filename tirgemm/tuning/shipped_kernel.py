@@ -7,13 +7,13 @@ from itertools import islice
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
-from tirgemm.events import KernelSelected, Phase
+from tirgemm.events import Phase
 from tirgemm.families import is_valid
 from tirgemm.families.choice import fastest_families
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.evaluate import timing_summary
-from tirgemm.tuning.finish import Finalist, FinishPlan, mark_failed
+from tirgemm.tuning.finish import Finalist, FinishPlan, mark_failed, store_selected
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
@@ -87,17 +87,13 @@ def _taken(tuning: TuningTask, configs: Iterable[Config]) -> Iterator[Config]:
 
 
 def _certified(tuning: TuningTask, config: Config, default: Config, words: str, summary: SearchSummary) -> KernelRecord:
-    made, report = certified_shipped(tuning, config, default, words, summary)
-    binary = made.finalist.binary
+    member, report = certified_shipped(tuning, config, default, words, summary)
+    made = member.finalist
     if tuning.store.candidate(tuning.evaluator.key(config)) is None:
-        tuning.evaluator.record_measured(config, binary, made.finalist.package, made.certificate, report)
+        tuning.evaluator.record_measured(config, made.binary, made.package, member.certificate, report)
     else:
         tuning.store.add_samples(tuning.evaluator.key(config), report)
-    record = tuning.evaluator.store_kernel(
-        config, binary, "tuned", made.certificate, made.timings, trials=summary.trials
-    )
-    tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=made.timings))
-    return record
+    return store_selected(tuning, made, member.certificate, member.timings, summary)
 
 
 def certified_shipped(
