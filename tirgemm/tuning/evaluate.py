@@ -115,11 +115,10 @@ class Evaluator:
         try:
             begun.extend(map(self._begun, (proposal for proposal, _ in finished)))
             outcomes = self._side_by_side(begun, [build for _, build in finished], measurers)
-            for outcome in outcomes:
-                if isinstance(outcome, Candidate):
-                    with spans.span("store"):
-                        self.workbench.store.add_candidate(outcome)
             recorded = [outcome for outcome in outcomes if isinstance(outcome, Candidate)]
+            for candidate in recorded:
+                with spans.span("store"):
+                    self.workbench.store.add_candidate(candidate)
             for outcome in outcomes:
                 if not isinstance(outcome, Candidate):
                     raise outcome

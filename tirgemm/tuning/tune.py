@@ -158,16 +158,12 @@ class Tuning(TuningTask):
 
     def openings(self) -> list[Config]:
         """What the search will begin with and may be built ahead of it."""
-        if self.effort is Effort.NONE or not self._builds_ahead:
+        # Nothing where building waits for what is measured meanwhile, or where shipped records are tried first.
+        if self.effort is Effort.NONE or self.device.kind == "cpu" or self.offer is not None:
             return []
         known = {candidate.config for candidate in self.recorded()}
         first = opening(self.families, self.gemm, self.device, self.regime, self.effort.first)
         return [config for config in first if config not in known]
-
-    @property
-    def _builds_ahead(self) -> bool:
-        """Not where building waits for what is measured meanwhile, or where shipped records are tried first."""
-        return self.device.kind != "cpu" and self.offer is None
 
     def build_ahead(self) -> None:
         """Begin to build the openings."""

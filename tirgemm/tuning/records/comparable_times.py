@@ -102,10 +102,6 @@ def _time(samples: SampleSet, config: Config, usual: float | None, yardsticks: M
         return samples.median_us / statistics.median(beside) * us
     if not beside and config.digest in yardsticks:
         return yardsticks[config.digest]
-    return _scaled(samples, usual)
-
-
-def _scaled(samples: SampleSet, usual: float | None) -> float:
     reference = _beside(samples)
     scale = usual / reference if usual and reference else 1.0
     return samples.comparable_us * (scale if 1 / _DISTURBED < scale < _DISTURBED else 1.0)

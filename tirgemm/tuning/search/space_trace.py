@@ -92,18 +92,13 @@ def annotation_names(spaces: Iterable[Space]) -> AnnotationNames:
 
 def annotated_point(schedule: Schedule, names: AnnotationNames) -> Point | None:
     """The point that the root block's annotations name, or None where they belong to a space that is no more."""
-    annotations = _annotations(schedule)
+    # Straight from the module: Schedule.get takes ten times as long to check types.
+    annotations: Mapping[str, Any] = schedule.mod["main"].body.block.annotations
     known = names.get(str(annotations.get(SPACE, "")))
     if known is None:
         return None
     family, knobs = known
     return Point(family, tuple(int(annotations[knob]) for knob in knobs))
-
-
-def _annotations(schedule: Schedule) -> Mapping[str, Any]:
-    """The root block's annotations, straight from the module: Schedule.get takes ten times as long to check types."""
-    annotations: Mapping[str, Any] = schedule.mod["main"].body.block.annotations
-    return annotations
 
 
 def point_trace(space: Space, point: Point) -> Trace:
