@@ -93,7 +93,7 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
         winner, choice = selection.choose()
         try:
             evidence = certified(tuning, winner, selection.default, plan)
-            timings = reported_timings(tuning, winner, selection.default, evidence, choice, summary, plan)
+            timings = reported_timings(tuning, winner, selection.default, evidence, choice.reason, summary, plan)
             return store_selected(tuning, winner, evidence.certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
@@ -317,12 +317,12 @@ def reported_timings(
     winner: Finalist,
     default: Finalist,
     evidence: Evidence,
-    choice: Choice,
+    reason: str,
     summary: SearchSummary,
     plan: FinishPlan,
 ) -> Timings:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
-    selection = SelectionReason(choice.reason, ratio_to_default(evidence.report)[1])
+    selection = SelectionReason(reason, ratio_to_default(evidence.report)[1])
     timings = Timings({tuning.regime: timing_summary(evidence.report)}, str(default.config), selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     plan = _plan(tuning, plan)

@@ -18,7 +18,7 @@ from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certifi
 from tirgemm.tuning.kernel_set.partition import Segment, borders
 from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
 from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signature
-from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
+from tirgemm.tuning.selection import DEFAULT, ratio_low
 from tirgemm.tuning.tuning_task import TuningTask
 from tirgemm.tuning.workbench import SetMember
 
@@ -94,8 +94,7 @@ def built_member(part: TuningTask, segment: Segment, summary: SearchSummary, pla
                 f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, "
                 "and at those between by races or estimates"
             )
-        choice = Choice(0, reason, 1.0, 1.0, 1.0)
-        timings = reported_timings(part, winner, beside, evidence, choice, summary, plan)
+        timings = reported_timings(part, winner, beside, evidence, reason, summary, plan)
     return Member(part.gemm, winner, evidence.certificate, timings)
 
 
