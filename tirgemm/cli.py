@@ -15,7 +15,7 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.folder_option import data_folder
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
-from tirgemm._terminal.unused_options import require_unused
+from tirgemm._terminal.unused_options import refuse_search_options, require_unused
 from tirgemm._user_folders import SIGNING_KEY, expanded
 from tirgemm.errors import Interrupted, InvalidRequest
 from tirgemm.events import Phase
@@ -126,7 +126,6 @@ def get(
     """Get the kernel for GEMM from a service: tuned if need be, its signature checked, written to a file."""
     from tirgemm._client.service_documents import KERNEL, checked
     from tirgemm._client.told_options import told_as_options
-    from tirgemm._terminal.locked_options import refuse_search_options
     from tirgemm._terminal.output_file import check_output, write_artifact
     from tirgemm.artifact import read
     from tirgemm.config import Config
@@ -227,7 +226,7 @@ def call(
 
     from tirgemm import _trial as trial
     from tirgemm._terminal.output_file import check_output
-    from tirgemm._trial.array_file import read_array
+    from tirgemm._trial.reference import read_array
     from tirgemm.artifact import load
     from tirgemm.errors import VerificationFailed
 

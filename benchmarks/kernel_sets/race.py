@@ -30,7 +30,7 @@ from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.measure.measurer import SLOW_BASELINES
-from tirgemm.tuning.measure.race import race
+from tirgemm.tuning.measure.race import Race
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.set_tuning import tuned_record, tuning_class
 from tirgemm.tuning.tune import Tuning
@@ -102,7 +102,7 @@ def _row(
         races = []
         for number in range(RACES):
             options = RaceOptions(regime, MIN_SAMPLES[regime], seconds / RACES, seed=number, m=gemm.m_max)
-            result = race(bench.measurer, packages, baselines, options)
+            result = Race(bench.measurer, options).run(packages, baselines)
             races.append(result.of(SET).beside(TUNED, result.of(TUNED).samples_us))
     except TirgemmError as error:
         return failed_row(gemm, None, SET, error)

@@ -217,14 +217,14 @@ def timed_now(
 ) -> list[SampleSet]:
     """Samples of a race of artifacts here and now: half of it with the buffers swapped. Raises MeasurementFailed."""
     from tirgemm.tuning.measure import Measurer
-    from tirgemm.tuning.measure.race import joined, race
+    from tirgemm.tuning.measure.race import Race, joined
     from tirgemm.tuning.measure.requests import RaceOptions
 
     trust = Trust.of(*(opened.package.key for opened in kernels.values()))
     entries = {name: opened.data for name, opened in kernels.items()}
     half = RaceOptions(regime, MIN_SAMPLES[regime], seconds / 2)
     with Measurer(device, trust, lock_dir=lock_dir) as measurer:
-        result = joined(*(race(measurer, entries, (), replace(half, swap=swap)) for swap in (False, True)))
+        result = joined(*(Race(measurer, replace(half, swap=swap)).run(entries, ()) for swap in (False, True)))
     return [result.of(name) for name in entries]
 
 

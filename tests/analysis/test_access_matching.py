@@ -9,6 +9,7 @@ from functools import lru_cache
 import pytest
 
 from tests.analysis import handmade
+from tests.analysis.memory_accesses import memory_of_program
 from tirgemm.analysis.match.loops import kind_of
 from tirgemm.analysis.memory_traffic import KernelAnalysis, analyse
 from tirgemm.analysis.sass.program import disassemble
@@ -20,7 +21,6 @@ from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
 from tirgemm.tuning.driver.nvrtc import compile_source
-from tirgemm.tuning.explain import memory_of_program
 
 _H200 = named_device("sm_90a")
 _SQUARE = Gemm.parse("4096x4096x4096:f32:nn")

@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 
 from tests.analysis import handmade
-from tests.analysis.memory_accesses import memory_of
+from tests.analysis.memory_accesses import memory_of, memory_of_program
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
-from tirgemm.tuning.explain import memory_of_program
 
 _H200 = named_device("sm_90a")
 _PLACE = "bx * 64 + tx"

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.analysis import handmade
-from tests.analysis.memory_accesses import memory_of
+from tests.analysis.memory_accesses import memory_of, memory_of_program
 from tirgemm.analysis.memory_traffic import AccessReport, KernelAnalysis, analyse
 from tirgemm.errors import AnalysisFailed, InvalidRequest, Unsupported
 from tirgemm.families import FAMILIES
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.tuning.build import cuda
-from tirgemm.tuning.explain import chosen, memory_of_program, rolled_memory_of
+from tirgemm.tuning.explain import chosen, rolled_memory_of
 
 _H200 = named_device("sm_90a")
 _GEMM = Gemm.parse("64x64x64:f32:nn")

@@ -19,7 +19,7 @@ from tirgemm.artifact import package as packages
 from tirgemm.artifact.manifest import MAX_KERNELS, canonical, sha256
 from tirgemm.errors import CorruptArtifact, InvalidRequest
 from tirgemm.gemm import Gemm, Range
-from tirgemm.tuning.kernel_set.segments import MOST_KERNELS
+from tirgemm.tuning.kernel_set.partition import MOST_KERNELS
 
 GEMM = Gemm(Range(1, 64), 9, 5, dtype="f32", align=4)
 

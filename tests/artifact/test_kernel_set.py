@@ -35,7 +35,7 @@ from tirgemm.expr import Dim, M, minimum
 from tirgemm.gemm import Gemm, Range
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, TensorMap, tensor_args
-from tirgemm.tuning.kernel_set.segments import MOST_KERNELS
+from tirgemm.tuning.kernel_set.partition import MOST_KERNELS
 
 GEMM = Gemm(Range(1, 64), 9, 5, dtype="f32", align=4)
 HIGHS = (1, 17, 64)

@@ -152,14 +152,14 @@ def test_a_kernel_that_does_not_wait_is_wrong() -> None:
 def test_the_chain_test_of_certificates_tells_a_kernel_that_does_not_wait() -> None:
     from tirgemm.tuning.driver.cuda import Gpu
     from tirgemm.tuning.verify.cuda import CudaBackend
-    from tirgemm.tuning.verify.cuda_chain import CudaChains
+    from tirgemm.tuning.verify.cuda_chain import CudaChain
 
     gemm, gpu = Gemm.parse("64x64x64:f16:nt"), Gpu(HOPPER[0])
-    chains = CudaChains(gpu, CudaBackend(gpu))
+    make_chain = partial(CudaChain, gpu, CudaBackend(gpu))
     ordinary, early = hasty_kernels(gemm)
-    report = chain_report(chains, gemm, ordinary.raw, seed=3)
+    report = chain_report(make_chain, gemm, ordinary.raw, seed=3)
     assert report["passed"], report
-    report = chain_report(chains, gemm, early.raw, seed=3)
+    report = chain_report(make_chain, gemm, early.raw, seed=3)
     assert not report["passed"]
     assert "chains have other bits than calls that wait for one another" in report["message"]
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import until
 from tirgemm.artifact import Signer, Trust, read
 from tirgemm.artifact.manifest import Manifest
 from tirgemm.config import Config
@@ -108,7 +108,7 @@ class FakeMeasurer:
         if manifest.dependent_launch and level == "certificate" and fate != "unchained":
             tests.append({"name": "chain", "passed": fate != "overlaps", "error": 0.0, "message": "other bits"})
         passed = all(test["passed"] for test in tests)
-        return Verification(passed, 7.0 if bad else 0.0, tuple(tests), "made up", manifest.kernel_sha256, level)
+        return Verification(passed, 7.0 if bad else 0.0, tuple(tests), "made up", manifest.kernel_sha256)
 
     def verify(self, package: bytes, *, level: str, seed: int, cancel: StopSignal | None = None) -> Verification:
         del seed, cancel
@@ -132,7 +132,7 @@ class FakeMeasurer:
         if fate == "crashes":
             raise MeasurementCrashed("signal 11")
         if fate == "blocks":
-            assert cancel.wait(PATIENCE_S), "nobody cancelled"
+            until(cancel.is_set)
             raise Cancelled("cancelled")
         actual = self._verification(package, "candidate")
         return actual, SampleSet((self.bench.us(config),) * 5) if actual.passed else None

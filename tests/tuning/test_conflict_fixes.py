@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 
 from tests.analysis import handmade
-from tests.analysis.memory_accesses import memory_of
+from tests.analysis.memory_accesses import memory_of, memory_of_program
 from tirgemm.analysis.explanation import Explanation
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
@@ -19,7 +19,7 @@ from tirgemm.service.explain.report_text import sections
 from tirgemm.tuning import conflict_fixes as module
 from tirgemm.tuning import explain as explaining
 from tirgemm.tuning.conflict_fixes import NO_FIXES, ConflictFix, ConflictFixes, access_key, conflict_fixes
-from tirgemm.tuning.explain import chosen, explain, memory_of_program, rolled_memory_of
+from tirgemm.tuning.explain import chosen, explain, rolled_memory_of
 from tirgemm.tuning.rivals import Difference
 
 GEMM = Gemm.parse("256x256x256:f16:nt")

@@ -21,7 +21,7 @@ from tirgemm.events import CandidateRecorded, Event
 from tirgemm.tuning import search_loop
 from tirgemm.tuning.search.search import Proposal, Search
 from tirgemm.tuning.search_loop import SearchLoop
-from tirgemm.tuning.sweep import Sweep
+from tirgemm.tuning.sweep import Outcome, Sweep
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -196,7 +196,8 @@ def test_a_sweep_measures_other_problems_while_one_search_proposes(
     known = asked(monkeypatch, second)
     bench.pool.processes = 1
     tunings = [tuning(bench, gemm, on_event=results.hear(gemm)) for gemm in (GEMM, OTHER)]
-    outcomes = Sweep(tunings, seconds=600.0).run()
+    outcomes: list[Outcome] = []
+    Sweep(tunings, seconds=600.0, on_outcome=outcomes.append).run()
     assert meanwhile == [known[1]]
     assert all(outcome.record is not None for outcome in outcomes)
     assert [results.of(gemm) for gemm in (GEMM, OTHER)] == [40, 40]

@@ -27,7 +27,7 @@ from tirgemm.tuning.budget import covers
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import raced_configs
+from tirgemm.tuning.records.offer import raced_times
 from tirgemm.tuning.shipped_kernel import TRIED
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control, chosen_families
@@ -362,7 +362,7 @@ def test_a_suite_shape_on_an_h200_of_the_published_races_is_answered_by_their_wi
     bench.device = here
     bench.store.put_device(here)
     record = Tuning(gemm, bench, REGIME).run()
-    winner = raced_configs(H200.candidates(here.key, str(gemm), REGIME))[0]
+    winner = next(iter(raced_times(H200.candidates(here.key, str(gemm), REGIME))))
     assert (bench.built, bench.fake.evaluated, record.config) == ([winner], [], winner)
     assert (record.role, record.shipped, record.portable) == ("tuned", True, False)
 
@@ -386,7 +386,7 @@ def test_a_suite_shape_on_a_hopper_is_answered_by_a_race_of_what_was_shipped(dat
     offer = bench.store.offer(gemm, bench.device, REGIME, other_devices=others)
     assert offer is not None
     # Where a ranking model chose the default it is one of those that were shipped; two that were raced come first.
-    first = dict.fromkeys([*raced_configs(offer.candidates)[:2], *fastest(offer.candidates, 4)])
+    first = dict.fromkeys([*list(raced_times(offer.candidates))[:2], *fastest(offer.candidates, 4)])
     assert set(bench.built) == {wgmma, *[*first][:4]}
     assert len(bench.built) == len(set(bench.built))
     assert (record.role, record.portable, record.device.model) == ("tuned", True, model)

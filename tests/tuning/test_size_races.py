@@ -18,8 +18,7 @@ from tirgemm.config import Config
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
 from tirgemm.tuning.budget import Budget
-from tirgemm.tuning.kernel_set.partition import Loss
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.partition import Loss, valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.measure.requests import WARM_S, RaceOptions
 from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status

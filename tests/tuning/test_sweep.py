@@ -56,7 +56,9 @@ class Bench(FakeBench):
 
 def swept(bench: FakeBench, *gemms: Gemm, trials: int = 8, seconds: float = 600.0, **options: Any) -> list[Outcome]:
     tunings = [Tuning(gemm, bench, REGIME, Budget(trials, max(600.0, seconds)), **options) for gemm in gemms]
-    return Sweep(tunings, seconds=seconds).run()
+    outcomes: list[Outcome] = []
+    Sweep(tunings, seconds=seconds, on_outcome=outcomes.append).run()
+    return outcomes
 
 
 def test_every_problem_is_searched_and_answered_from_the_store() -> None:
@@ -74,7 +76,8 @@ def test_given_configs_are_measured_and_no_kernel_is_selected() -> None:
     bench = Bench()
     tunings = [Tuning(gemm, bench, REGIME, Budget(8, 600.0)) for gemm in (STALE, GAINING)]
     configs = {t.gemm: configs_to_collect(t.gemm, bench.device, REGIME, t.families, count=3) for t in tunings}
-    outcomes = Sweep(tunings, seconds=600.0, configs=configs).run()
+    outcomes: list[Outcome] = []
+    Sweep(tunings, seconds=600.0, on_outcome=outcomes.append, configs=configs).run()
     assert {(outcome.gemm, outcome.record, outcome.error) for outcome in outcomes} == {
         (STALE, None, None),
         (GAINING, None, None),

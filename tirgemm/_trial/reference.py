@@ -1,4 +1,4 @@
-"""Operands of a problem in host memory, and how far a result is from the expected one.
+"""Operands of a problem in host memory or in ``.npy`` files, and how far a result is from the expected one.
 
 This is what a user without the tuner checks a kernel with.
 """
@@ -6,12 +6,14 @@ This is what a user without the tuner checks a kernel with.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tirgemm import expr
+from tirgemm.artifact.regular_file import open_regular
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import DTYPE_NAMES, Gemm
 from tirgemm.launch import TensorArg, tensor_args
@@ -50,6 +52,16 @@ def random_operands(gemm: Gemm, m: int, seed: int) -> dict[str, Array]:
 def rounded(values: Array, dtype: str) -> Array:
     """fp32 values rounded to the nearest of ``dtype``, ties to even."""
     return decode(encode(np.asarray(values, np.float32), dtype), dtype).astype(np.float32)
+
+
+def read_array(path: Path) -> Any:
+    """The array of numbers in a ``.npy`` file. Raises InvalidRequest where it is none, OSError where it cannot be
+    read."""
+    try:
+        with open_regular(path) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except (ValueError, EOFError, TypeError, OverflowError, MemoryError) as error:  # of a damaged header
+        raise InvalidRequest(f"{path} is not a .npy array of numbers, or damaged; numpy.save writes them") from error
 
 
 def stored(values: Array, gemm: Gemm, name: str, m: int) -> Array:

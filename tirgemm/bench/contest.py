@@ -15,7 +15,7 @@ from tirgemm.errors import InvalidRequest, TirgemmError, VerificationFailed
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.build.binary import compiled_source
 from tirgemm.tuning.measure import Measurer
-from tirgemm.tuning.measure.race import RaceResult, confirmed_race, race
+from tirgemm.tuning.measure.race import Race, RaceResult
 from tirgemm.tuning.measure.requests import RaceOptions
 
 MIN_SAMPLES = {"sustained": 24, "isolated": 50}
@@ -95,7 +95,7 @@ class Contest:
 
     def choose(self, gemm: Gemm, entrants: Sequence[Entrant], regime: Regime) -> RaceResult:
         """The entrants raced by themselves, for the choice of one. Raises DoesNotFit."""
-        return race(self.measurer, _packages(entrants), (), self._options(gemm, regime, self.seed))
+        return Race(self.measurer, self._options(gemm, regime, self.seed)).run(_packages(entrants), ())
 
     def report(
         self,
@@ -113,7 +113,7 @@ class Contest:
         options = [self._options(gemm, regime, self.seed + 1 + number) for number in range(races)]
         beside = {name: rival.package for name, rival in (rivals or {}).items()}
         packages = _packages(entrants) | beside
-        results = [confirmed_race(self.measurer, packages, self.baselines, one) for one in options]
+        results = [Race(self.measurer, one).confirmed(packages, self.baselines) for one in options]
         return [_with_baselines(result, tuple(beside)) for result in results]
 
     def on_same_operands(self, entrants: Mapping[str, Entrant], regime: Regime, races: int = 1) -> list[RaceResult]:
@@ -123,7 +123,9 @@ class Contest:
             RaceOptions(regime, STEP_SAMPLES, self.seconds, seed=self.seed + number, shared=True)
             for number in range(races)
         ]
-        return [race(self.measurer, packages, self.baselines, one) if packages else RaceResult({}) for one in options]
+        return [
+            Race(self.measurer, one).run(packages, self.baselines) if packages else RaceResult({}) for one in options
+        ]
 
     def _options(self, gemm: Gemm, regime: Regime, seed: int) -> RaceOptions:
         seconds = self.seconds / 2 * (2 if gemm.flops > LARGE_FLOPS else 1)

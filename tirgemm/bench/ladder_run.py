@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.bench.contest import Contest, chosen_baselines
@@ -83,18 +84,16 @@ class LadderRun:
         contest = Contest(self.measurer, self.baselines, self.seconds, self.seed)
         codes: dict[str, Code | None] = {}
 
-        def require(step: RacedStep) -> None:
-            self._require_quick(step, gemm, regime, known)
-
         def about(step: RacedStep, binaries: Mapping[str, Binary]) -> dict[str, Any]:
             for name, binary in binaries.items() if not codes else ():
                 codes[name] = _code(binary)
             return _code_figures(codes[step.name], codes.get(step.parent) if step.parent else None)
 
         raced = [RacedStep(step.name, step.rung.parent, step.config, step.refused) for step in ladder]
+        require = partial(self._require_quick, gemm, regime, known)
         return race_steps(self.workbench, contest, gemm, regime, raced, require=require, about=about, on_stage=on_stage)
 
-    def _require_quick(self, step: RacedStep, gemm: Gemm, regime: Regime, known: Sequence[Row]) -> None:
+    def _require_quick(self, gemm: Gemm, regime: Regime, known: Sequence[Row], step: RacedStep) -> None:
         """Raise Unsupported where the rung's launches would take longer than it may."""
         launch_s, source = self._launch_seconds(step, gemm, regime, known)
         if SLOW_LAUNCHES * launch_s > self.limit_s:

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 MOST_SAMPLES = 2000
 _PATIENCE = 10.0
@@ -22,12 +22,6 @@ _TURN_S = 0.02
 
 SampleBlock = Callable[[], list[float]]
 Sample = TypeVar("Sample")
-
-
-class Stop(Protocol):
-    """When there are samples enough: ``count`` of each contender, after so many seconds."""
-
-    def reached(self, count: int, elapsed_s: float) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,7 @@ def warm_up(
 
 def alternate(
     blocks: Mapping[str, Callable[[], list[Sample]]],
-    enough: Stop,
+    enough: FixedRounds | StoppingRule,
     alive: Callable[[], None] = lambda: None,
     *,
     seed: int = 0,

@@ -15,7 +15,7 @@ from tirgemm.gemm import Gemm, Range, Regime
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import Finalist, mark_failed
 from tirgemm.tuning.kernel_set.losses import losses_everywhere
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.partition import valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
 from tirgemm.tuning.records import KernelRecord
 from tirgemm.tuning.records.row_signatures import RowsDiffer

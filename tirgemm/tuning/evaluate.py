@@ -29,7 +29,7 @@ from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification
 from tirgemm.tuning.measure.conditions import now
 from tirgemm.tuning.measure.errors import MeasurementTimedOut
 from tirgemm.tuning.measure.measurer import LATE_BASELINES, SEARCH_SAMPLES, SLOW_BASELINES
-from tirgemm.tuning.measure.race import RaceResult, fitting_race
+from tirgemm.tuning.measure.race import Race, RaceResult
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.measure.yardstick import Yardstick, answering
 from tirgemm.tuning.process import spans
@@ -115,11 +115,10 @@ class Evaluator:
         try:
             begun.extend(map(self._begun, (proposal for proposal, _ in finished)))
             outcomes = self._side_by_side(begun, [build for _, build in finished], measurers)
-            for outcome in outcomes:
-                if isinstance(outcome, Candidate):
-                    with spans.span("store"):
-                        self.workbench.store.add_candidate(outcome)
             recorded = [outcome for outcome in outcomes if isinstance(outcome, Candidate)]
+            for candidate in recorded:
+                with spans.span("store"):
+                    self.workbench.store.add_candidate(candidate)
             for outcome in outcomes:
                 if not isinstance(outcome, Candidate):
                     raise outcome
@@ -274,8 +273,8 @@ class Evaluator:
     def race(
         self, entries: Mapping[str, bytes], baselines: Sequence[str], options: RaceOptions, *, confirm: bool = False
     ) -> RaceResult:
-        """A ``fitting_race`` on this workbench. Raises as it does."""
-        return fitting_race(self.measurer, entries, baselines, options, self.cancel, confirm=confirm)
+        """A ``Race`` on this workbench, fitted into its memory. Raises as it does."""
+        return Race(self.measurer, options, self.cancel).fitting(entries, baselines, confirm=confirm)
 
     def built(self, build: Future[Binary]) -> Binary:
         """The build's result. Raises Cancelled, with the build given up, and whatever the build failed with."""

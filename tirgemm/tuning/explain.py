@@ -92,8 +92,7 @@ def _require_gpu(device: Device) -> None:
     if device.kind != "cuda":
         raise Unsupported(
             f"device {device.name} is no GPU ({device.model}): what is explained are GPU kernels; name a device such "
-            f"as "
-            f"sm_90a"
+            "as sm_90a"
         )
 
 
@@ -138,20 +137,11 @@ def rolled_memory_of(gemm: Gemm, config: Config, device: Device, *, m: int = 0) 
     host, module = lower_rolled(program, device.arch)
     kernels = analyse(module, checked_launch(program, host), gemm, device, None, m)
     if any(kernel.unknown or any(access.sampled for access in kernel.accesses) for kernel in kernels):
-        return memory_of_program(program, gemm, device, compiled=False, m=m)
+        host, module, _ = lower_all(program, device.arch)
+        kernels = analyse(module, checked_launch(program, host), gemm, device, None, m)
     return kernels
 
 
 def _program(family: Family, gemm: Gemm, config: Config, device: Device) -> Program:
     with quick_tracing():
         return family.instantiate(gemm, config, device)
-
-
-def memory_of_program(
-    program: Program, gemm: Gemm, device: Device, *, compiled: bool = True, m: int = 0
-) -> tuple[KernelAnalysis, ...]:
-    """The memory accesses of every kernel of ``program``, in order of launch; errors as ``explain``."""
-    host, module, source = lower_all(program, device.arch)
-    launch = checked_launch(program, host)
-    cubin = compile_lowered(source, device.arch)[1].data if compiled else None
-    return analyse(module, launch, gemm, device, cubin, m)

@@ -93,8 +93,8 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
         winner, choice = selection.choose()
         try:
             evidence = certified(tuning, winner, selection.default, plan)
-            timings = reported_timings(tuning, winner, selection.default, evidence, choice, summary, plan)
-            return _store(tuning, winner, evidence.certificate, timings, summary)
+            timings = reported_timings(tuning, winner, selection.default, evidence, choice.reason, summary, plan)
+            return store_selected(tuning, winner, evidence.certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
             selection.left.remove(winner)
@@ -114,7 +114,10 @@ def certified(tuning: TuningTask, winner: Finalist, default: Finalist, plan: Fin
     """The certificate of a kernel and its samples beside the default's and the baselines'. Raises what ends it."""
     tuning.enter(Phase.CERTIFYING)
     certificate = tuning.evaluator.certify(winner.package)
-    return Evidence(certificate, _report(tuning, winner, default, plan))
+    # Samples that did not choose it: neither the operands nor the order of the turns are those of the selection.
+    plan = _plan(tuning, plan)
+    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", tuning.seed + 1)
+    return Evidence(certificate, _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms))
 
 
 class Selection:
@@ -282,17 +285,6 @@ def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError, gemm: G
     tuning.store.add_candidate(failed(base, error))
 
 
-def _report(tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan) -> SampleSet:
-    """Samples of the choice that did not choose it, beside the default and the baselines: a race of their own.
-
-    Where a gap is small half of them are taken with the buffers swapped. Raises what ends the winner.
-    """
-    # Neither the operands nor the order of the turns are those of the selection.
-    plan = _plan(tuning, plan)
-    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", tuning.seed + 1)
-    return _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms)
-
-
 def _beside_default(
     tuning: TuningTask,
     winner: Finalist,
@@ -302,7 +294,9 @@ def _beside_default(
     *,
     confirm: bool = False,
 ) -> SampleSet:
-    """The winner's samples beside the default's, which are its own where it is the default. Both are kept."""
+    """The winner's samples beside the default's, which are its own where it is the default, and the baselines'. Both
+    are kept. Where a gap is small and to be confirmed half of them are taken with the buffers swapped. Raises what ends
+    the winner."""
     entries = {finalist.name: finalist.package for finalist in (winner, default)}
     evaluator, wanted = tuning.evaluator, _plan(tuning, plan).baselines
     baselines = () if wanted == "none" else evaluator.quick_baselines if wanted == "quick" else evaluator.baselines
@@ -323,12 +317,12 @@ def reported_timings(
     winner: Finalist,
     default: Finalist,
     evidence: Evidence,
-    choice: Choice,
+    reason: str,
     summary: SearchSummary,
     plan: FinishPlan,
 ) -> Timings:
     """Both regimes' figures of the winner, the default's, and why it was chosen."""
-    selection = SelectionReason(choice.reason, ratio_to_default(evidence.report)[1])
+    selection = SelectionReason(reason, ratio_to_default(evidence.report)[1])
     timings = Timings({tuning.regime: timing_summary(evidence.report)}, str(default.config), selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
     plan = _plan(tuning, plan)
@@ -360,9 +354,10 @@ def _stream(measure: Callable[[], SampleSet]) -> StreamTiming | NotTimed:
     return StreamTiming(nbytes, median, len(samples.samples_us), nbytes / median / 1e3, samples.conditions["at"])
 
 
-def _store(
+def store_selected(
     tuning: TuningTask, winner: Finalist, certificate: Certificate, timings: Timings, summary: SearchSummary
 ) -> KernelRecord:
+    """Store a kernel as the answer, and tell it."""
     record = tuning.evaluator.store_kernel(
         winner.config, winner.binary, "tuned", certificate, timings, trials=summary.trials
     )

@@ -200,7 +200,8 @@ class SearchLoop:
         if self.asking is not None:
             if not self.asking.done():
                 return
-            self._take_proposals(self.asking)
+            self.pending_proposals, self.asking = self.asking.result(), None
+            self._tell_search()
         self._judged_after = self.results
         in_flight = bool(self.building or self.built)
         if in_flight and not self.search.model.learns and self.search.tried < LEAST_TRIED:
@@ -221,7 +222,7 @@ class SearchLoop:
             BatchProposed(
                 proposed=len(proposals),
                 trials=self.trials,
-                pruned=dict(self.search.pruned),
+                pruned=dict(self.search.filter.pruned),
                 sentences=self._new_sentences(),
                 expected_gain=self.expected_gain,
                 seconds_left=self.tuning.seconds_left(),
@@ -239,11 +240,6 @@ class SearchLoop:
         if self.asking is not None:
             is_long = time.monotonic() - self._asked_at > SILENT_AFTER_SECONDS
             wait([self.asking], None if is_long else POLL_SECONDS)
-
-    def _take_proposals(self, asked: Future[list[Proposal]]) -> None:
-        self.pending_proposals = asked.result()
-        self.asking = None
-        self._tell_search()
 
     def _tell_search(self) -> None:
         """Tell the search what it has not heard of, unless it proposes at this moment."""
@@ -269,7 +265,7 @@ class SearchLoop:
 
     def _new_sentences(self) -> dict[str, str]:
         """What each rule said of the first config that it rejected, once."""
-        examples = self.search.pruned_examples
+        examples = self.search.filter.examples
         new = {rule: configs[0][1] for rule, configs in examples.items() if rule not in self._told_rules}
         self._told_rules |= new.keys()
         return new

@@ -29,20 +29,16 @@ NEAR = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen finalist: its ``index``, its ratio to the default (above 1 is faster) and the ratio's lower bound.
-
-    ``reason`` is the sentence that a person reads. Both ratios are 1 where the default itself was chosen. ``lead`` is
-    its ratio to what it replaces: the served finalist where there is one, else the default; 1 where that one stays.
-    """
+    """The chosen finalist: its ``index``, and the sentence that a person reads. ``lead`` is its ratio to what it
+    replaces, above 1 where it is faster: the served finalist where there is one, else the default; 1 where that one
+    stays."""
 
     index: int
     reason: str
-    ratio: float
-    ratio_low: float
     lead: float
 
 
-ONLY_THE_DEFAULT = Choice(0, "the default is the only finalist", 1.0, 1.0, 1.0)
+ONLY_THE_DEFAULT = Choice(0, "the default is the only finalist", 1.0)
 
 
 def finalists_of(times: Mapping[Config, float], most: int) -> list[Config]:
@@ -84,9 +80,8 @@ def choose(
     lead, low = theirs.median_us / ours.median_us, ratio_low(theirs.samples_us, ours.samples_us)
     if low > 1.0:
         return replace(choice, lead=lead)
-    ratio, bound = ratio_to_default(theirs)
     words = f"the kernel that is served stays: the best of the others is {lead:.3f} times as fast, but only at least"
-    return Choice(served, f"{words} {low:.3f} with {CONFIDENCE:.0%} confidence", ratio, bound, 1.0)
+    return Choice(served, f"{words} {low:.3f} with {CONFIDENCE:.0%} confidence", 1.0)
 
 
 def _best(sets: Sequence[SampleSet], ranks: Sequence[tuple[int, ...]], default: int | None) -> Choice:
@@ -95,7 +90,7 @@ def _best(sets: Sequence[SampleSet], ranks: Sequence[tuple[int, ...]], default: 
     ratios = [ratio_to_default(s) for s in sets]
     faster = [i for i in range(len(sets)) if i != default and (default is None or ratios[i][1] > 1.0)]
     if default is not None and not faster:
-        return Choice(default, _default_stays(sets, ratios, default), 1.0, 1.0, 1.0)
+        return Choice(default, _default_stays(sets, ratios, default), 1.0)
     best = min(faster, key=lambda i: (sets[i].median_us, ranks[i]))
     tied = [i for i in faster if i == best or _tie(sets[best], sets[i])]
     index = min(tied, key=lambda i: (ranks[i], sets[i].median_us))
@@ -108,7 +103,7 @@ def _best(sets: Sequence[SampleSet], ranks: Sequence[tuple[int, ...]], default: 
     if index != best:
         gap = sets[index].median_us / sets[best].median_us - 1
         words = f"{words}; simpler than the fastest, which is ahead by {gap:.1%}, within the noise"
-    return Choice(index, words, ratio, low, ratio)
+    return Choice(index, words, ratio)
 
 
 def ratio_to_default(samples: SampleSet, *, seed: int = 0) -> tuple[float, float]:

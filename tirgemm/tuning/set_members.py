@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
@@ -19,12 +18,9 @@ from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certifi
 from tirgemm.tuning.kernel_set.partition import Segment, borders
 from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
 from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signature
-from tirgemm.tuning.selection import DEFAULT, Choice, ratio_low
+from tirgemm.tuning.selection import DEFAULT, ratio_low
+from tirgemm.tuning.tuning_task import TuningTask
 from tirgemm.tuning.workbench import SetMember
-
-if TYPE_CHECKING:
-    from tirgemm.tuning.tune import Tuning
-
 
 # What a set may lose at a size that was searched, against the fastest there.
 TOLERANCE = 0.03
@@ -68,7 +64,7 @@ def valid_parts(
 
 @dataclass(frozen=True)
 class Member:
-    """A kernel for a part of the range, with its evidence and its times."""
+    """A kernel for a part of the range, or of shipped records for a problem, with its evidence and its times."""
 
     gemm: Gemm
     finalist: Finalist
@@ -76,7 +72,7 @@ class Member:
     timings: Timings
 
 
-def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: FinishPlan) -> Member:
+def built_member(part: TuningTask, segment: Segment, summary: SearchSummary, plan: FinishPlan) -> Member:
     """The segment's config as the kernel of ``part``, certified and timed beside that part's default. Raises what ends
     it."""
     with part.workbench.waits_told(part.tell_wait):
@@ -98,8 +94,7 @@ def built_member(part: Tuning, segment: Segment, summary: SearchSummary, plan: F
                 f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, "
                 "and at those between by races or estimates"
             )
-        choice = Choice(0, reason, 1.0, 1.0, 1.0)
-        timings = reported_timings(part, winner, beside, evidence, choice, summary, plan)
+        timings = reported_timings(part, winner, beside, evidence, reason, summary, plan)
     return Member(part.gemm, winner, evidence.certificate, timings)
 
 
@@ -109,13 +104,13 @@ def _loses(report: SampleSet) -> bool:
     return bool(default) and ratio_low(report.samples_us, default) > 1 + TOLERANCE
 
 
-def _default(part: Tuning) -> Config | None:
+def _default(part: TuningTask) -> Config | None:
     """The fastest default of the part's families, of those that were measured."""
     defaults = defaults_of(part.families, part.gemm, part.device, part.regime).values()
     return next((config for config in part.measured() if config in defaults), None)
 
 
-def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Role = "tuned") -> KernelRecord:
+def set_record(tuning: TuningTask, members: Sequence[Member], trials: int, role: Role = "tuned") -> KernelRecord:
     """The members packed, signed and stored as the answer; one alone is a kernel like any other. Raises RowsDiffer
     where they are invariant and give a row other bits than one another, or than what is stored."""
     last, evaluator = members[-1], tuning.evaluator
@@ -135,7 +130,7 @@ def set_record(tuning: Tuning, members: Sequence[Member], trials: int, role: Rol
     return evaluator.store_package(package, last.finalist.config, role, Certificate.from_json(joined), timings, trials)
 
 
-def mark_differing(tuning: Tuning, members: Sequence[Member], error: RowsDiffer) -> set[Config]:
+def mark_differing(tuning: TuningTask, members: Sequence[Member], error: RowsDiffer) -> set[Config]:
     """Record members that do not give a row the expected bits as wrong; their configs. Raises ``error`` where there are
     none."""
     odd = [member for member in members if error.expected and row_signature(member.certificate) != error.expected]
@@ -146,7 +141,7 @@ def mark_differing(tuning: Tuning, members: Sequence[Member], error: RowsDiffer)
     return {member.finalist.config for member in odd}
 
 
-def _timing(tuning: Tuning, member: Member) -> MemberTiming:
+def _timing(tuning: TuningTask, member: Member) -> MemberTiming:
     timing, config = member.timings.of(tuning.regime), member.finalist.config
     return MemberTiming(
         str(member.gemm.m),

@@ -25,8 +25,7 @@ from tirgemm.tuning.budget import covers, is_within_default
 from tirgemm.tuning.default_set import size_defaults
 from tirgemm.tuning.finish import QUICK, FinishPlan, Selection, mark_failed
 from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere, untried
-from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.partition import Loss, Segment, borders, midpoints, servers, valid_segments
 from tirgemm.tuning.kernel_set.set_events import SetEvents
 from tirgemm.tuning.kernel_set.sizes import coarse_first, compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import KernelRecord, Status
@@ -377,16 +376,14 @@ class SetTuning(Tuning):
         part.end.finishing = True
         try:
             if key not in made:
-                made[key] = built_member(part, segment, summary, self._member_plan(part))
+                plan = self.plan if part.gemm.m_max == self.m.high or not self.effort.searches else MEMBER
+                made[key] = built_member(part, segment, summary, plan)
         except Cancelled:
             raise
         except TirgemmError as error:
             mark_failed(part, segment.config, error)
             return None
         return made[key]
-
-    def _member_plan(self, part: Tuning) -> FinishPlan:
-        return self.plan if part.gemm.m_max == self.m.high or not self.effort.searches else MEMBER
 
     def _borders(self, sizes: list[int], segments: list[Segment]) -> list[Range]:
         """The range of m of each segment, by what is measured half way between two."""

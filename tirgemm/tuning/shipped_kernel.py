@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled, TirgemmError
-from tirgemm.events import KernelSelected, Phase
+from tirgemm.events import Phase
 from tirgemm.families import is_valid
 from tirgemm.families.choice import fastest_families
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, Timings
 from tirgemm.tuning.evaluate import timing_summary
-from tirgemm.tuning.finish import FinishPlan, mark_failed
+from tirgemm.tuning.finish import Finalist, FinishPlan, mark_failed, store_selected
 from tirgemm.tuning.measure.requests import RaceOptions
-from tirgemm.tuning.records import CandidateKey, Certificate, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import CandidateKey, KernelRecord, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer, raced_configs
+from tirgemm.tuning.records.offer import Offer, raced_times
+from tirgemm.tuning.set_members import Member
 from tirgemm.tuning.tuning_task import TuningTask
-
-if TYPE_CHECKING:
-    from tirgemm.tuning.build.binary import Binary
 
 # Of an offer so many configs are tried: raced with the default, or built one after the other until one is right. So
 # many of them are of a race elsewhere, where what was recorded as the fastest ran, too.
@@ -41,7 +37,7 @@ PLAN = FinishPlan(
 def offered_configs(tuning: TuningTask, offer: Offer) -> list[Config]:
     """The fastest configs of an offer, fastest first, and before them the first of those that were raced beside each
     other anywhere: what the families of this tuning still take."""
-    ordered = [*raced_configs(offer.candidates)[:RACED], *fastest(offer.candidates, len(offer.candidates))]
+    ordered = [*islice(raced_times(offer.candidates), RACED), *fastest(offer.candidates, len(offer.candidates))]
     return list(islice(_taken(tuning, dict.fromkeys(ordered)), TRIED))
 
 
@@ -91,33 +87,19 @@ def _taken(tuning: TuningTask, configs: Iterable[Config]) -> Iterator[Config]:
 
 
 def _certified(tuning: TuningTask, config: Config, default: Config, words: str, summary: SearchSummary) -> KernelRecord:
-    made = certified_shipped(tuning, config, default, words, summary)
+    member, report = certified_shipped(tuning, config, default, words, summary)
+    made = member.finalist
     if tuning.store.candidate(tuning.evaluator.key(config)) is None:
-        tuning.evaluator.record_measured(config, made.binary, made.package, made.certificate, made.report)
+        tuning.evaluator.record_measured(config, made.binary, made.package, member.certificate, report)
     else:
-        tuning.store.add_samples(tuning.evaluator.key(config), made.report)
-    record = tuning.evaluator.store_kernel(
-        config, made.binary, "tuned", made.certificate, made.timings, trials=summary.trials
-    )
-    tuning.emit(KernelSelected(kernel=record.id, config=str(config), timings=made.timings))
-    return record
-
-
-@dataclass(frozen=True)
-class ShippedKernel:
-    """A kernel of a shipped config, with its evidence and its times here."""
-
-    binary: Binary
-    package: bytes
-    certificate: Certificate
-    report: SampleSet
-    timings: Timings
+        tuning.store.add_samples(tuning.evaluator.key(config), report)
+    return store_selected(tuning, made, member.certificate, member.timings, summary)
 
 
 def certified_shipped(
     tuning: TuningTask, config: Config, default: Config, reason: str, summary: SearchSummary
-) -> ShippedKernel:
-    """A shipped config built, certified and timed, and why it was taken. Raises what ends it."""
+) -> tuple[Member, SampleSet]:
+    """A shipped config built, certified and timed, with why it was taken, and its samples. Raises what ends it."""
     evaluator = tuning.evaluator
     binary = evaluator.built(tuning.workbench.build(tuning.gemm, config))
     package = tuning.workbench.package(tuning.gemm, config, binary)
@@ -129,4 +111,4 @@ def certified_shipped(
     for regime in REGIMES:
         if regime != tuning.regime:
             timings = timings.with_regime(regime, NotTimed(PLAN.untimed))
-    return ShippedKernel(binary, package, certificate, samples, timings)
+    return Member(tuning.gemm, Finalist(config, binary, package), certificate, timings), samples

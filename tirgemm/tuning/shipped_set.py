@@ -13,9 +13,8 @@ from tirgemm.families import Family, is_valid, refusal
 from tirgemm.families.choice import fastest_families
 from tirgemm.gemm import Gemm, Range
 from tirgemm.timings import SearchSummary
-from tirgemm.tuning.finish import Finalist, mark_failed
-from tirgemm.tuning.kernel_set.partition import Loss, servers
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.finish import mark_failed
+from tirgemm.tuning.kernel_set.partition import Loss, servers, valid_segments
 from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.records import Candidate, KernelRecord, SampleSet
 from tirgemm.tuning.records.comparable_times import comparable_times
@@ -184,13 +183,14 @@ def _raced(candidates: Sequence[Candidate], times: Collection[Config]) -> dict[C
 
 def _tuning_of(whole: Tuning, part: SetPart) -> Tuning:
     control = Control(cancel=whole.end.cancel)
-    names = [family.name for family in whole.families if family.name == part.config.family]
-    return Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, families=names, control=control)
+    family = part.config.family
+    return Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, families=[family], control=control)
 
 
 def _member(tuning: Tuning, part: SetPart, summary: SearchSummary) -> Member:
     """The certified kernel of one part. Raises what ends it."""
     reason = f"serves m = {part.gemm.m} by shipped times, measured on such a device with this driver and TVM"
-    made = certified_shipped(tuning, part.config, tuning.default()[1], reason, summary)
-    tuning.evaluator.record_measured(part.config, made.binary, made.package, made.certificate, made.report)
-    return Member(part.gemm, Finalist(part.config, made.binary, made.package), made.certificate, made.timings)
+    member, report = certified_shipped(tuning, part.config, tuning.default()[1], reason, summary)
+    made = member.finalist
+    tuning.evaluator.record_measured(made.config, made.binary, made.package, member.certificate, report)
+    return member

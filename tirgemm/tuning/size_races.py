@@ -16,8 +16,7 @@ from tirgemm.families import is_valid
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.tuning.finish import Finalist, Selection, built_finalists, mark_failed
 from tirgemm.tuning.kernel_set.losses import fast_configs, losses_everywhere
-from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
-from tirgemm.tuning.kernel_set.segments import valid_segments
+from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss, valid_segments
 from tirgemm.tuning.measure.requests import WARM_S, RaceOptions
 from tirgemm.tuning.records import SMALLER_M, SampleSet, Status
 from tirgemm.tuning.records.races_below import RacesBelow

@@ -84,7 +84,6 @@ class Sweep:
         self.selects = selects and configs is None
         self.deadline = time.monotonic() + seconds
         self.on_outcome = on_outcome
-        self.outcomes: list[Outcome] = []
         self.problems: list[_SweptProblem] = []
         for tuning in tunings:
             loop = tuning.search_loop() if configs is None else tuning.loop_over(configs[tuning.gemm])
@@ -98,14 +97,14 @@ class Sweep:
                 of[gemm].alike.append(problem)
 
     @spanned("search")
-    def run(self) -> list[Outcome]:
+    def run(self) -> None:
         """Search to the end, finish every problem. Raises Cancelled."""
         with ThreadPoolExecutor(1, thread_name_prefix="tirgemm-propose") as asker:
             for problem in self.problems:
                 problem.loop.asker = asker
-            return self._run()
+            self._run()
 
-    def _run(self) -> list[Outcome]:
+    def _run(self) -> None:
         waiting = list(self.problems)
         while waiting:
             tuning = waiting[0].tuning
@@ -126,7 +125,6 @@ class Sweep:
                     continue  # on a CPU nothing builds while something measures
                 waiting.remove(problem)
                 self._finish(problem)
-        return self.outcomes
 
     def _step(self, waiting: list[_SweptProblem]) -> None:
         """Submit builds, take over those that have ended, measure one."""
@@ -180,7 +178,7 @@ class Sweep:
             problem.tuning.deadline = None
             for future in problem.loop.building:
                 future.cancel()
-            self._note(Outcome(problem.tuning.gemm, error=error))
+            self.on_outcome(Outcome(problem.tuning.gemm, error=error))
             return
         for other in problem.alike:
             other.loop.learn(measured)
@@ -193,7 +191,7 @@ class Sweep:
         tuning.deadline = None
         problem.loop.settle()
         if not self.selects:
-            self._note(Outcome(tuning.gemm))
+            self.on_outcome(Outcome(tuning.gemm))
             return
         tuning.end.finishing = True
         ended = "interrupted" if tuning.end.stopping else problem.loop.ended
@@ -202,12 +200,8 @@ class Sweep:
                 record = tuning.fallback()
             else:
                 record = finish(tuning, tuning.searched(problem.loop, ended), tuning.plan)
-            self._note(Outcome(tuning.gemm, record))
+            self.on_outcome(Outcome(tuning.gemm, record))
         except Cancelled:
             raise
         except TirgemmError as error:
-            self._note(Outcome(tuning.gemm, error=error))
-
-    def _note(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-        self.on_outcome(outcome)
+            self.on_outcome(Outcome(tuning.gemm, error=error))

@@ -158,16 +158,12 @@ class Tuning(TuningTask):
 
     def openings(self) -> list[Config]:
         """What the search will begin with and may be built ahead of it."""
-        if self.effort is Effort.NONE or not self._builds_ahead:
+        # Nothing where building waits for what is measured meanwhile, or where shipped records are tried first.
+        if self.effort is Effort.NONE or self.device.kind == "cpu" or self.offer is not None:
             return []
         known = {candidate.config for candidate in self.recorded()}
         first = opening(self.families, self.gemm, self.device, self.regime, self.effort.first)
         return [config for config in first if config not in known]
-
-    @property
-    def _builds_ahead(self) -> bool:
-        """Not where building waits for what is measured meanwhile, or where shipped records are tried first."""
-        return self.device.kind != "cpu" and self.offer is None
 
     def build_ahead(self) -> None:
         """Begin to build the openings."""
@@ -251,7 +247,7 @@ class Tuning(TuningTask):
     def searched(self, loop: SearchLoop, ended: SearchEnd) -> SearchSummary:
         """What was tried, by count, once ``loop`` has ended."""
         self._record_pruned(loop.search)
-        return self._summary(ended, dict(loop.search.pruned), loop.expected_gain)
+        return self._summary(ended, dict(loop.search.filter.pruned), loop.expected_gain)
 
     # -- parts of the stages ------------------------------------------------------------------
 
@@ -323,7 +319,7 @@ class Tuning(TuningTask):
 
     def _record_pruned(self, search: Search) -> None:
         """Keep a few examples of what each rule rejected, so that a person can see why."""
-        for rule, examples in search.pruned_examples.items():
+        for rule, examples in search.filter.examples.items():
             for config, reason in examples[:3]:
                 candidate = Candidate(
                     self.gemm, self.device.key, self.regime, config, Status.PRUNED, message=reason, rule=rule

@@ -12,7 +12,7 @@ from tirgemm.families import family_named
 from tirgemm.gemm import Gemm
 from tirgemm.launch import DEPENDENT_LAUNCH, KernelLaunch, Launch
 from tirgemm.tuning.build.binary import Binary
-from tirgemm.tuning.build.dependent_launch import build, waiting_at_entry, with_dependent_launch
+from tirgemm.tuning.build.dependent_launch import build, waiting, with_dependent_launch
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(32) first(float* __restrict__ a);
@@ -26,19 +26,19 @@ extern "C" __global__ void __launch_bounds__(32) first_reduce(const float* a, fl
 def test_kernels_wait_before_anything_else_and_are_launched_so() -> None:
     kernels = (KernelLaunch("first", ()), KernelLaunch("first_reduce", (), attributes=(DEPENDENT_LAUNCH,)))
     binary = Binary(b"", "cubin", Launch((), (), kernels), {"kernel.cu": SOURCE, "module.py": "# text"}, (), {})
-    waiting = with_dependent_launch(binary, "sm_90a")
-    source = waiting.sources["kernel.cu"]
+    built = with_dependent_launch(binary, "sm_90a")
+    source = built.sources["kernel.cu"]
     for name in ("first", "first_reduce"):
         entry = re.search(rf"{name}\([^;{{]*\) \{{\n(.*)\n(.*)\n", source)
         assert entry is not None
         assert "griddepcontrol.launch_dependents;" in entry[1]
         assert "griddepcontrol.wait;" in entry[2]
     assert source.count("griddepcontrol.wait") == 2, "not in the declaration"
-    assert [kernel.attributes for kernel in waiting.launch.kernels] == [(DEPENDENT_LAUNCH,)] * 2
-    assert waiting.data.startswith(b"\x7fELF")
-    assert waiting.sources["module.py"] == "# text"
+    assert [kernel.attributes for kernel in built.launch.kernels] == [(DEPENDENT_LAUNCH,)] * 2
+    assert built.data.startswith(b"\x7fELF")
+    assert built.sources["module.py"] == "# text"
     with pytest.raises(BuildFailed, match="the source defines 0 kernels second"):
-        waiting_at_entry(SOURCE, "second")
+        waiting(SOURCE, Launch((), (), (KernelLaunch("second", ()),)))
 
 
 @pytest.mark.parametrize("place", ["cpu", "sm_80"])

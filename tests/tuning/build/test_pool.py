@@ -208,7 +208,7 @@ def test_a_parent_that_had_no_turn_takes_what_its_child_told_meanwhile(
 
     try:
         request = (GEMM, config(f"behind {gate}"), DEVICE, ())
-        assert child.request(request, timeout_s=PATIENCE_S, cancel=Stopped())[3] == child.pid
+        assert child.request(request, timeout_s=PATIENCE_S, cancel=Stopped())[3] == child._process.pid
     finally:
         child.kill()
 
@@ -330,7 +330,7 @@ import sys, time
 from pathlib import Path
 from tirgemm.tuning.process.child_rpc import ChildProcess
 child = ChildProcess("tirgemm.tuning.build.child", ["planted_builder:build", "", "", ""])
-print(child.pid, flush=True)
+print(child._process.pid, flush=True)
 time.sleep(60)
 """
 

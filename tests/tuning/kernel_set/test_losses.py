@@ -18,10 +18,9 @@ from tirgemm.tuning import default_set as default_set_module
 from tirgemm.tuning import set_members as set_members_module
 from tirgemm.tuning.default_set import MOST_DEFAULTS, default_parts
 from tirgemm.tuning.kernel_set import losses as losses_module
-from tirgemm.tuning.kernel_set import segments as segments_module
+from tirgemm.tuning.kernel_set import partition as partition_module
 from tirgemm.tuning.kernel_set.losses import CARRIED, fast_configs, losses_everywhere, untried
-from tirgemm.tuning.kernel_set.partition import Loss
-from tirgemm.tuning.kernel_set.segments import MOST_KERNELS, valid_segments
+from tirgemm.tuning.kernel_set.partition import MOST_KERNELS, Loss, valid_segments
 
 HOPPER = named_device("sm_90a")
 WHOLE = Gemm.parse("1..4096x4096x4096:f16:nt")
@@ -110,10 +109,10 @@ def test_times_of_many_configs_and_problems_are_those_of_each_alone() -> None:
 
 def test_a_config_serves_no_part_up_to_a_size_for_which_it_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [{ONE: Loss(1.0, 1.0), TWO: Loss(1.2, 1.2)} for _ in PROBLEMS]
-    monkeypatch.setattr(segments_module, "is_valid", lambda gemm, config, _: config == TWO or gemm.m_max < 800)
+    monkeypatch.setattr(partition_module, "is_valid", lambda gemm, config, _: config == TWO or gemm.m_max < 800)
     segments = valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
     assert [(s.first, s.last, s.config) for s in segments] == [(0, 2, ONE), (3, 4, TWO)]
-    monkeypatch.setattr(segments_module, "is_valid", is_valid)
+    monkeypatch.setattr(partition_module, "is_valid", is_valid)
     (whole,) = valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03)
     assert whole.config == ONE
     again = valid_segments(PROBLEMS, losses, (ONE, TWO), HOPPER, tolerance=0.03, refused={(0, 4, ONE)})
@@ -132,7 +131,7 @@ def test_a_searched_set_may_have_more_kernels_than_one_of_defaults(monkeypatch: 
     problems = [WHOLE.with_(m=Range(1, size)) for size in range(8, 8 * 70, 8)]
     made = [ONE.with_(stages=2 + place) for place in range(len(problems))]
     losses = [{config: Loss(1.0 + (config != best), 1.0 + (config != best)) for config in made} for best in made]
-    monkeypatch.setattr(segments_module, "is_valid", lambda *_: True)
+    monkeypatch.setattr(partition_module, "is_valid", lambda *_: True)
     assert len(valid_segments(problems, losses, made, HOPPER, tolerance=0.03)) == MOST_KERNELS == 64
     defaults = {gemm: (family_named("wgmma"), config) for gemm, config in zip(problems, made, strict=True)}
     monkeypatch.setattr(default_set_module, "size_defaults", lambda *_: defaults)

@@ -136,7 +136,7 @@ def test_a_template_that_nvcc_refuses_is_refused_with_its_words(
     assert isinstance(actual[0], DoesNotCompile)
     baseline: Any = SimpleNamespace()
     with pytest.raises(Refused, match="error: no such tile"):
-        CutlassBaseline._call(baseline, actual[0], {})
+        CutlassBaseline._call(baseline, actual[0], [{}], 0)
     assert not list((tmp_path / "kept").iterdir())
 
 
@@ -155,7 +155,7 @@ def test_a_call_passes_addresses_strides_and_leading_dimensions(monkeypatch: pyt
     names = ("a", "b", "c", "d")
     baseline._layouts = {name: layout_of(gemm, name, gemm.m_max) for name in names}
     views: Any = {name: SimpleNamespace(address=1000 * i) for i, name in enumerate(names, 1)}
-    run = baseline._call(Path("x.so"), views)
+    run = baseline._call(Path("x.so"), [views], 0)
     with pytest.raises(Refused, match=r"CUTLASS answers Error Internal \(7\)"):
         run()
     (given,) = taken

@@ -134,7 +134,7 @@ def measurer(locks: Path) -> Iterator[Measurer]:
 
 def child_of(measurer: Measurer) -> int:
     assert isinstance(measurer._child, ChildProcess)
-    return measurer._child.pid
+    return measurer._child._process.pid
 
 
 def test_a_right_kernel_is_verified_and_timed_in_one_round_trip(measurer: Measurer, package: Packages) -> None:
@@ -278,7 +278,7 @@ from tirgemm.detect import device
 from tirgemm.tuning.measure import Measurer
 measurer = Measurer(device("cpu"), sys.argv[1], lock_dir=Path(sys.argv[3]))
 measurer.verify(Path(sys.argv[2]).read_bytes())
-print(measurer._child.pid, flush=True)
+print(measurer._child._process.pid, flush=True)
 time.sleep(60)
 """
 
@@ -370,8 +370,8 @@ def test_baselines_are_measured_on_all_threads_whatever_the_environment_says(
     process = measuring_child(DEVICE.with_(units=3), tmp_path)
     assert isinstance(process, ChildProcess)
     try:
-        until(lambda: b"measure.child" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        until(lambda: b"measure.child" in Path(f"/proc/{process._process.pid}/cmdline").read_bytes())
+        environment = Path(f"/proc/{process._process.pid}/environ").read_bytes().split(b"\0")
     finally:
         process.kill()
     assert b"OPENBLAS_NUM_THREADS=3" in environment

@@ -54,7 +54,7 @@ def test_a_default_is_built_verified_and_timed(pool: BuildPool, measurer: Measur
         binary.contents(gemm, config, DEVICE),
         signer,
     )
-    verification, samples = measurer.evaluate(package, "isolated", budget_s=0.02, min_samples=2)
+    verification, samples = measurer.evaluate(package, "isolated")
     assert verification.passed, verification.tests
     assert samples is not None
     assert measurer.verify(package, level="certificate", seed=3).passed

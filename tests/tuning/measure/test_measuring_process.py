@@ -17,7 +17,7 @@ from tirgemm.tuning.measure import Measurer, Verification
 from tirgemm.tuning.process.interrupts import Flag
 
 DEVICE = Device("cpu", "x86-64-v3", "planted", 1, 2**30, uuid="cpu-planted")
-RIGHT = Verification(True, 0.0, (), "planted", "0" * 64, "candidate")
+RIGHT = Verification(True, 0.0, (), "planted", "0" * 64)
 LONG_S = 1e6
 
 

@@ -12,7 +12,7 @@ from tirgemm import Gemm
 from tirgemm.errors import Cancelled, DoesNotFit, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.status import Status
 from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer
-from tirgemm.tuning.measure.race import ATTEMPTS, RaceResult, confirmed_race, fitting_race, race
+from tirgemm.tuning.measure.race import ATTEMPTS, Race, RaceResult
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import SampleSet
 
@@ -44,8 +44,8 @@ class MadeUp:
         return SampleSet((self.us[names[0]],) * 4, options.reason, others | beside, conditions)
 
 
-def run(made_up: MadeUp, *baselines: str, how: Callable[..., RaceResult] = race) -> RaceResult:
-    return how(cast(Measurer, made_up), ENTRIES, baselines, OPTIONS)
+def run(made_up: MadeUp, *baselines: str, how: Callable[..., RaceResult] = Race.run, **more: bool) -> RaceResult:
+    return how(Race(cast(Measurer, made_up), OPTIONS), ENTRIES, baselines, **more)
 
 
 def dies_with(*names: str, error: TirgemmError | None = None) -> Callable[[set[str], int], TirgemmError | None]:
@@ -125,7 +125,7 @@ def test_what_is_no_contenders_fault_is_raised_at_once(error: TirgemmError) -> N
 
 def test_where_operands_for_each_do_not_fit_a_tuner_s_race_gives_all_the_same() -> None:
     made_up = MadeUp(lambda _, count: DoesNotFit("it needs 1 TB") if count == 1 else None)
-    result = run(made_up, "theirs", how=fitting_race)
+    result = run(made_up, "theirs", how=Race.fitting, confirm=False)
     assert [(names, options.shared) for names, options in made_up.runs] == [
         (["1", "2", "3", "theirs"], False),
         (["1", "2", "3", "theirs"], True),
@@ -135,7 +135,7 @@ def test_where_operands_for_each_do_not_fit_a_tuner_s_race_gives_all_the_same() 
 
 def test_a_race_is_kept_where_the_second_one_has_no_memory_left() -> None:
     made_up = MadeUp(lambda _, count: DoesNotFit("it needs 1 TB") if count == 2 else None, US | {"2": 10.2})
-    result = fitting_race(cast(Measurer, made_up), ENTRIES, (), OPTIONS, confirm=True)
+    result = run(made_up, how=Race.fitting, confirm=True)
     assert [(options.swap, options.shared) for _, options in made_up.runs] == [(False, False), (True, False)]
     assert result.samples["two"].samples_us == (10.2,) * 4
 
@@ -143,14 +143,14 @@ def test_a_race_is_kept_where_the_second_one_has_no_memory_left() -> None:
 def test_a_race_with_swapped_buffers_is_never_one_with_shared_operands() -> None:
     made_up = MadeUp(dies_with("2", error=DoesNotFit("it needs 1 TB")))
     with pytest.raises(DoesNotFit):
-        fitting_race(cast(Measurer, made_up), ENTRIES, (), replace(OPTIONS, swap=True))
+        Race(cast(Measurer, made_up), replace(OPTIONS, swap=True)).fitting(ENTRIES, (), confirm=False)
     assert len(made_up.runs) == 1
 
 
 def test_what_does_not_fit_with_shared_operands_is_told() -> None:
     made_up = MadeUp(dies_with("2", error=DoesNotFit("it needs 1 TB")))
     with pytest.raises(DoesNotFit, match="it needs 1 TB"):
-        run(made_up, how=fitting_race)
+        run(made_up, how=Race.fitting, confirm=False)
     assert [options.shared for _, options in made_up.runs] == [False, True]
 
 
@@ -167,7 +167,7 @@ def test_a_small_gap_is_raced_again_with_the_buffers_swapped_where_that_takes_se
     us: dict[str, float], runs: int
 ) -> None:
     made_up = MadeUp(us=us)
-    result = run(made_up, "theirs", how=confirmed_race)
+    result = run(made_up, "theirs", how=Race.confirmed)
     assert [options.swap for _, options in made_up.runs] == [False, True][:runs]
     assert len(result.samples["two"].samples_us) == len(result.samples["two"].baselines["theirs"]) == 4 * runs
     assert result.samples["two"].conditions == {
@@ -179,7 +179,7 @@ def test_a_small_gap_is_raced_again_with_the_buffers_swapped_where_that_takes_se
 def test_what_fails_in_the_second_of_two_races_has_failed() -> None:
     us = US | {"2": 10.2}
     made_up = MadeUp(lambda names, count: MeasurementCrashed("signal 11") if "3" in names and count > 1 else None, us)
-    result = run(made_up, how=confirmed_race)
+    result = run(made_up, how=Race.confirmed)
     assert (list(result.samples), list(result.failed)) == (["one", "two"], ["three"])
     assert result.samples["one"].conditions["left_out"] == {"three": "signal 11"}
 

@@ -19,7 +19,7 @@ from tirgemm.tuning.measure.measurer import Measurer
 from tirgemm.tuning.process.interrupts import StopSignal
 from tirgemm.tuning.records import SampleSet, Status
 from tirgemm.tuning.tune import Tuning
-from tirgemm.tuning.verify import Verification
+from tirgemm.tuning.verify.result import Verification
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 

@@ -7,7 +7,7 @@ from typing import Any
 from tirgemm.config import Knob, Space
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.search.metaschedule_hooks import MutateKnob
-from tirgemm.tuning.search.space_trace import Point, annotated_point, annotation_names, point_schedule, search_module
+from tirgemm.tuning.search.space_trace import Point, annotated_point, annotation_names, point_trace, search_module
 
 GEMM = Gemm(33, 17, 5)
 SPACE = Space("toy", (Knob("one", (1,)), Knob("pair", (False, True)), Knob("five", (5, 6, 7, 8, 9))))
@@ -17,7 +17,7 @@ def mutated(point: Point, times: int, seed: int = 0) -> list[Point]:
     from tvm.s_tir import Schedule
 
     mutator: Any = MutateKnob(seed)
-    trace = point_schedule(GEMM, SPACE, point).trace
+    trace = point_trace(SPACE, point)
     actual: list[Any] = []
     for _ in range(times):
         schedule = Schedule(search_module(GEMM), seed=1)
@@ -44,4 +44,4 @@ def test_a_seed_fixes_the_mutations() -> None:
 def test_a_space_of_one_point_has_no_mutation() -> None:
     space = Space("toy", (Knob("one", (1,)),))
     mutator: Any = MutateKnob(0)
-    assert mutator.apply(point_schedule(GEMM, space, Point("toy", (0,))).trace) is None
+    assert mutator.apply(point_trace(space, Point("toy", (0,)))) is None

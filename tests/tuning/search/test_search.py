@@ -20,6 +20,7 @@ from tirgemm.tuning.records import Candidate, Status
 from tirgemm.tuning.search import evolution
 from tirgemm.tuning.search.cost_model import CostModel
 from tirgemm.tuning.search.search import Proposal, Search, SearchOptions
+from tirgemm.tuning.search.space_trace import Point
 
 GEMM = Gemm(1023, 1021, 1027)
 TOY = Toy()
@@ -219,26 +220,33 @@ def test_a_space_of_which_rules_leave_the_default_alone_ends(enlarged: bool) -> 
     left = sum(len(searched.ask(8)) for _ in range(8))
     assert left <= 49
     assert searched.ask(8) == []
-    assert searched.pruned["nothing_else"] > 1000
+    assert searched.filter.pruned["nothing_else"] > 1000
 
 
 def test_what_rules_reject_is_counted_by_rule_with_examples() -> None:
     searched = search()
     tuned(searched, [8, 8])
-    assert set(searched.pruned) <= {"threads", "shared_memory"}
-    assert set(searched.pruned_examples) == set(searched.pruned)
-    assert searched.pruned["threads"] > 50
-    config, reason = searched.pruned_examples["threads"][0]
+    assert set(searched.filter.pruned) <= {"threads", "shared_memory"}
+    assert set(searched.filter.examples) == set(searched.filter.pruned)
+    assert searched.filter.pruned["threads"] > 50
+    config, reason = searched.filter.examples["threads"][0]
     assert "threads a block" in reason
     assert config not in valid_configs(TOY, GEMM)
 
 
-def test_known_points_are_counted_apart_from_rejected_ones() -> None:
+def test_known_points_are_not_counted_as_rejected_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = search(Ruled(knobs=(*SMALL, Knob("unroll", (1, 2, 4)))), cost_model=Uniform())
+    admits, known = searched.filter.admits, list[bool]()
+
+    def noted(point: Point | None) -> bool:
+        known.append(point in searched.filter.seen_points)
+        return admits(point)
+
+    monkeypatch.setattr(searched.filter, "admits", noted)
     searched.ask(40)
     searched.ask(40)
-    assert searched.pruned == {}
-    assert searched.filter.repeats > 0
+    assert searched.filter.pruned == {}
+    assert any(known)
 
 
 def test_a_pruned_example_in_the_records_is_neither_known_nor_learnt() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.tuning.verify.test_verify_host import kernel
 from tirgemm.gemm import Gemm
-from tirgemm.tuning.verify import verify
 from tirgemm.tuning.verify.chain import CHAINS, STEPS, chain_report, divisor
+from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.plan import GemmTest
 
@@ -80,12 +80,11 @@ class QueuedChain:
         return sample
 
 
-class StillDevice:
-    """One on which nothing runs, and so nothing differs."""
+class StillChain:
+    """A chain of which nothing runs, and so nothing differs."""
 
-    def chain(self, problem: GemmTest) -> StillDevice:
-        del problem
-        return self
+    def __init__(self, problem: GemmTest) -> None:
+        """Of any problem."""
 
     def run(self, function: Callable[..., object], *, awaited: bool) -> None:
         """Nothing."""
@@ -99,7 +98,7 @@ class StillDevice:
 
 def test_a_kernel_that_waits_has_the_bits_of_calls_that_are_awaited() -> None:
     device = QueueingDevice()
-    report = chain_report(device, GEMM, device.kernel(waits=True), seed=3)
+    report = chain_report(device.chain, GEMM, device.kernel(waits=True), seed=3)
     assert report["passed"], report
     assert (report["name"], report["message"], report["error"]) == ("chain", "", 0.0)
     assert report["sizes"] == device.chained == [1, 5, 17, 64]
@@ -108,7 +107,7 @@ def test_a_kernel_that_waits_has_the_bits_of_calls_that_are_awaited() -> None:
 
 def test_a_kernel_that_begins_before_the_one_ahead_has_ended_fails() -> None:
     device = QueueingDevice()
-    report = chain_report(device, GEMM.with_(m=16), device.kernel(waits=False), seed=3)
+    report = chain_report(device.chain, GEMM.with_(m=16), device.kernel(waits=False), seed=3)
     assert not report["passed"]
     assert report["error"] > 1
     assert (
@@ -118,7 +117,7 @@ def test_a_kernel_that_begins_before_the_one_ahead_has_ended_fails() -> None:
 
 def test_a_chain_without_numbers_says_nothing_and_fails() -> None:
     device = QueueingDevice()
-    report = chain_report(device, GEMM, device.kernel(waits=True, factor=float("nan")), seed=3)
+    report = chain_report(device.chain, GEMM, device.kernel(waits=True, factor=float("nan")), seed=3)
     assert not report["passed"]
     assert "do not give numbers" in report["message"]
     assert device.chained == [1]
@@ -126,7 +125,7 @@ def test_a_chain_without_numbers_says_nothing_and_fails() -> None:
 
 def test_a_problem_whose_d_no_call_reads_as_a_fails() -> None:
     device = QueueingDevice()
-    report = chain_report(device, GEMM.with_(out="f32"), device.kernel(waits=True), seed=3)
+    report = chain_report(device.chain, GEMM.with_(out="f32"), device.kernel(waits=True), seed=3)
     assert not report["passed"]
     assert "certified where D has the dtype of A" in report["message"]
     assert device.chained == []
@@ -142,8 +141,10 @@ def test_a_problem_whose_d_no_call_reads_as_a_fails() -> None:
 )
 def test_certificates_of_dependent_launches_hold_it(level: str, chained: bool, names: list[str]) -> None:
     gemm = Gemm.parse("9x5x37:f32:nn")
-    chains = StillDevice() if chained else None
-    verification = verify(HostBackend(), gemm, kernel(gemm), kernel_sha256="0" * 64, level=level, seed=1, chains=chains)
+    make_chain = StillChain if chained else None
+    verification = verify(
+        HostBackend(), gemm, kernel(gemm), kernel_sha256="0" * 64, level=level, seed=1, make_chain=make_chain
+    )
     assert [test["name"] for test in verification.tests] == names
     assert verification.passed
 
@@ -155,6 +156,6 @@ def test_chains_are_not_made_of_a_kernel_that_is_wrong() -> None:
         """D stays NaN."""
 
     verification = verify(
-        HostBackend(), gemm, nothing, kernel_sha256="0" * 64, level="certificate", seed=1, chains=StillDevice()
+        HostBackend(), gemm, nothing, kernel_sha256="0" * 64, level="certificate", seed=1, make_chain=StillChain
     )
     assert [test["name"] for test in verification.tests] == ["exact"]

@@ -11,7 +11,7 @@ import pytest
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.verify import cuda_chain
 from tirgemm.tuning.verify.chain import STEPS
-from tirgemm.tuning.verify.cuda_chain import CudaChains
+from tirgemm.tuning.verify.cuda_chain import CudaChain
 from tirgemm.tuning.verify.plan import GemmTest
 
 
@@ -63,7 +63,7 @@ def test_each_call_reads_as_a_what_the_one_before_wrote(text: str, monkeypatch: 
     gemm, gpu = Gemm.parse(text), NotedGpu()
     backend: Any = gpu
     noted: Any = gpu
-    chain = CudaChains(noted, backend).chain(GemmTest(gemm, 16, "normal", 7))
+    chain = CudaChain(noted, backend, GemmTest(gemm, 16, "normal", 7))
     assert gpu.log[0] == "forget"
     divisors = {name: how[5] for name, how in zip(gemm.inputs[1:], gpu.log[1:], strict=True)}
     assert divisors == {name: round(gemm.k**0.5) if name == "b" else 1 for name in gemm.inputs[1:]}

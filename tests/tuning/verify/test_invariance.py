@@ -17,7 +17,7 @@ from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning.build.compile import build
-from tirgemm.tuning.verify import verify
+from tirgemm.tuning.verify.flow import verify
 from tirgemm.tuning.verify.host import HostBackend
 from tirgemm.tuning.verify.invariance import MOST_ROWS, invariance_report, row_counts
 

@@ -24,7 +24,7 @@ from tirgemm.gemm import Range, regime_named
 from tirgemm.hardware import named_device
 from tirgemm.tuning.records import Candidate, CandidateKey, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import fastest
-from tirgemm.tuning.records.offer import Offer, raced_configs
+from tirgemm.tuning.records.offer import Offer, raced_times
 from tirgemm.tuning.shipped_kernel import TRIED, offered_configs
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning_db import Database, SqlStore, shipped
@@ -71,7 +71,7 @@ def test_every_shipped_problem_has_configs_that_todays_families_take() -> None:
             continue
         # Of a range of m those are shipped that a kernel set is cut by.
         assert len(offered) == TRIED or (offered and isinstance(tuning.gemm.m, Range)), (text, regime)
-        best += offered[0] == [*raced_configs(candidates), *fastest(candidates)][0]
+        best += offered[0] == [*raced_times(candidates), *fastest(candidates)][0]
         answered += 1
     assert best > 0.95 * len(file.places)
     assert best > 0.98 * answered
@@ -247,6 +247,6 @@ def test_the_script_adds_the_races_of_a_results_file_to_what_is_shipped(database
     document["rows"][0]["at"] = "2026-01-03"
     third.write_text(json.dumps(document))
     module.ship([path, third], tmp_path)
-    assert raced_configs(read_candidates(path)) == [config(1)], "the other row ran beside another one"
+    assert list(raced_times(read_candidates(path))) == [config(1)], "the other row ran beside another one"
     with pytest.raises(InvalidRequest, match="was measured in an environment that no device of the records has"):
         module.ship([path, results("else.json", {(GEMM, 2): 7.0}, tvm="0.1")], tmp_path)

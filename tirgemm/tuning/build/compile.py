@@ -28,7 +28,8 @@ def compile_program(program: Program, device: Device) -> Binary:
     except (OSError, MemoryError) as error:
         raise BuildersUnusable(f"this machine cannot build for {device.arch}: {error}") from error
     except Exception as error:  # TVM raises whatever its C++ raised: ValueError, InternalError, RuntimeError ...
-        raise BuildFailed(f"{_names(program)} did not compile for {device.arch}: {_words(error)}") from error
+        names = ", ".join(kernel.symbol for kernel in program.launch.kernels)
+        raise BuildFailed(f"{names} did not compile for {device.arch}: {_words(error)}") from error
 
 
 def build(gemm: Gemm, config: Config, device: Device) -> Binary:
@@ -45,10 +46,6 @@ def build(gemm: Gemm, config: Config, device: Device) -> Binary:
     made_by = origin(config.family)
     # Part of the kernel's identity: another version of a package is another kernel, even where its code is the same.
     return binary if made_by is None else replace(binary, flags=(*binary.flags, f"family={config.family} ({made_by})"))
-
-
-def _names(program: Program) -> str:
-    return ", ".join(kernel.symbol for kernel in program.launch.kernels)
 
 
 def _words(error: Exception) -> str:

@@ -47,19 +47,14 @@ def with_dependent_launch(binary: Binary, arch: str) -> Binary:
 
 
 def waiting(source: str, launch: Launch) -> tuple[str, Launch]:
-    """CUDA source whose kernels wait at their entry, and their launches with the attribute. Raises BuildFailed."""
+    """CUDA source whose kernels wait before anything else, and their launches with the attribute. Raises BuildFailed
+    where it has none of a launch's name."""
     for kernel in launch.kernels:
-        source = waiting_at_entry(source, kernel.symbol)
+        entry = re.compile(rf"(__global__[^;{{}}]*\b{re.escape(kernel.symbol)}\([^;{{}}]*\)\s*\{{)")
+        source, count = entry.subn(lambda match: match[1] + _WAIT, source)
+        if count != 1:
+            raise BuildFailed(f"the source defines {count} kernels {kernel.symbol}; there must be one")
     return source, replace(launch, kernels=tuple(_dependent(kernel) for kernel in launch.kernels))
-
-
-def waiting_at_entry(source: str, symbol: str) -> str:
-    """CUDA source in which the kernel of that name waits before anything else. Raises BuildFailed where it has none."""
-    entry = re.compile(rf"(__global__[^;{{}}]*\b{re.escape(symbol)}\([^;{{}}]*\)\s*\{{)")
-    text, count = entry.subn(lambda match: match[1] + _WAIT, source)
-    if count != 1:
-        raise BuildFailed(f"the source defines {count} kernels {symbol}; there must be one")
-    return text
 
 
 def _dependent(kernel: KernelLaunch) -> KernelLaunch:

@@ -121,7 +121,8 @@ class PreparedBuilds:
                 if not self._held[gemm]:
                     del self._held[gemm]
                     self._give_up(gemm)
-                    self._forget_kept(gemm)
+                    for key in [key for key in self._kept if key[0] == gemm]:
+                        del self._kept[key]
 
     def close(self) -> None:
         """Give up everything; the processes go on."""
@@ -138,7 +139,3 @@ class PreparedBuilds:
     def _give_up(self, gemm: Gemm) -> None:
         for build in self._problems.pop(gemm, _BegunProblem()).builds.values():
             build.cancel()
-
-    def _forget_kept(self, gemm: Gemm) -> None:
-        for key in [key for key in self._kept if key[0] == gemm]:
-            del self._kept[key]

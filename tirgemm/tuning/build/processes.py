@@ -149,7 +149,7 @@ class BuildProcesses:
         """One thread a process: it starts the process, feeds it, and replaces it when it dies."""
         child: ChildProcess | None = None
         with contextlib.suppress(OSError, RuntimeError, Cancelled):  # the first build will try again, and say why
-            child = self._start()
+            child = self._replace(None)
         while (build := self._queue.get()) is not None:
             future, given_up = build.future, _Either(self._closing, build.given_up)
             if given_up.is_set():
@@ -179,13 +179,10 @@ class BuildProcesses:
         if child is not None:
             child.kill()
 
-    def _start(self) -> ChildProcess:
-        return ChildProcess("tirgemm.tuning.build.child", self._arguments)
-
     def _replace(self, child: ChildProcess | None) -> ChildProcess:
         if child is not None:
             child.kill()
-        return self._start()
+        return ChildProcess("tirgemm.tuning.build.child", self._arguments)
 
     def _answer(self, child: ChildProcess, build: Build, given_up: Flag) -> Binary:
         thread = threading.get_ident()

@@ -11,16 +11,14 @@ from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.families import family_named
 from tirgemm.families.choice import expected_times_us
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.kernel_set.partition import Loss
+from tirgemm.tuning.kernel_set.partition import Floats, Loss
 
-Floats = npt.NDArray[np.float64]
 # Of each size so many of the fastest are looked at between sizes.
 _FAST = 16
 # Of the logarithm by which a config took longer than expected at one size, so much is expected at others: on an H200

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tirgemm.config import Config
+from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
-from tirgemm.gemm import Range
+from tirgemm.families import is_valid
+from tirgemm.gemm import Gemm, Range
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,6 +32,9 @@ class Loss:
 UNKNOWN = Loss(2.0, 2.0)
 # Of two sizes that are apart by more than this part of the smaller one the middle is looked at, too.
 FAR = 8
+# Kernels of a set at most, as many as are read (``tirgemm.artifact.manifest.MAX_KERNELS``): a certificate takes about
+# a second for each.
+MOST_KERNELS = 64
 # Sums that differ by less are the same.
 _SAME = 1e-9
 
@@ -139,6 +144,32 @@ def _least(excess: Floats, total: Floats, axis: int) -> npt.NDArray[np.intp]:
     among = excess <= excess.min(axis=axis, keepdims=True) + _SAME
     places: npt.NDArray[np.intp] = np.argmin(np.where(among, total, math.inf), axis=axis)
     return places
+
+
+def valid_segments(
+    problems: Sequence[Gemm],
+    losses: Sequence[Mapping[Config, Loss]],
+    configs: Collection[Config],
+    device: Device,
+    *,
+    tolerance: float,
+    most: int = MOST_KERNELS,
+    refused: Collection[tuple[int, int, Config]] = (),
+) -> list[Segment]:
+    """``partition`` of the sizes of ``problems``, by rising m, into at most so many segments.
+
+    A kernel must be valid for the largest m that it serves; smaller ones it takes whatever its tiles are. Raises
+    InvalidRequest as ``partition``.
+    """
+    invalid: set[tuple[int, int, Config]] = set()
+    while True:
+        segments = partition(losses, configs, tolerance=tolerance, most=most, refused={*refused, *invalid})
+        wrong = {s.config for s in segments if not is_valid(problems[s.last], s.config, device)}
+        if not wrong:
+            return segments
+        for last, gemm in enumerate(problems):
+            of_last = [config for config in wrong if not is_valid(gemm, config, device)]
+            invalid |= {(first, last, config) for config in of_last for first in range(last + 1)}
 
 
 def midpoints(sizes: Sequence[int], segments: Sequence[Segment]) -> dict[int, tuple[Config, Config]]:

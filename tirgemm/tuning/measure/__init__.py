@@ -6,9 +6,8 @@ blocks alternate, ``host_session`` and ``cuda_session`` for what a sample is on 
 
 from __future__ import annotations
 
-from tirgemm.errors import MeasurementFailed
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.measurer import Measurer
 from tirgemm.tuning.verify.result import Verification
 
-__all__ = ["MeasurementCrashed", "MeasurementFailed", "MeasurementTimedOut", "Measurer", "Verification"]
+__all__ = ["MeasurementCrashed", "MeasurementTimedOut", "Measurer", "Verification"]

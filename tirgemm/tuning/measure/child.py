@@ -81,7 +81,7 @@ class _Process:
                     kernel_sha256=kernel.kernel_sha256,
                     level=request.verify.level,
                     seed=request.verify.seed,
-                    chains=session.chains if kernel.manifest.dependent_launch else None,
+                    make_chain=session.make_chain if kernel.manifest.dependent_launch else None,
                 )
             if not verification.passed:
                 return verification, None

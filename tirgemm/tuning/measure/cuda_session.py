@@ -42,7 +42,7 @@ from tirgemm.tuning.measure.stream import gpu_stream
 from tirgemm.tuning.measure.torch_import import imported_torch
 from tirgemm.tuning.records import YARDSTICK, SampleSet
 from tirgemm.tuning.verify.cuda import CudaBackend
-from tirgemm.tuning.verify.cuda_chain import CudaChains
+from tirgemm.tuning.verify.cuda_chain import CudaChain
 
 with needed_by("tirgemm.tuning.measure"):
     import tvm_ffi
@@ -83,14 +83,14 @@ class _Contender:
 
 
 class CudaSession:
-    """One GPU, opened for verification (``backend``, ``chains``) and timing, with what verification keeps."""
+    """One GPU, opened for verification (``backend``, ``make_chain``) and timing, with what verification keeps."""
 
     def __init__(self, device: Device, alive: Callable[[], None]) -> None:
         self.device = device
         self._alive = alive
         self._gpu = Gpu(device)
         self.backend = CudaBackend(self._gpu, alive)
-        self.chains = CudaChains(self._gpu, self.backend)
+        self.make_chain = partial(CudaChain, self._gpu, self.backend)
         self._module = Module(_SOURCE, device.arch)
         self._evicted: Memory | None = None
         self._chosen: dict[tuple[Gemm, str], dict[str, Any]] = {}

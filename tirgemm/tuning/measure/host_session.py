@@ -61,13 +61,13 @@ _Prepare = Callable[[_Operands], Iterator[Call]]
 
 
 class HostSession:
-    """The CPU, opened for verification (``backend``; its launches do not overlap, so that it has no ``chains``) and
+    """The CPU, opened for verification (``backend``; its launches do not overlap, so that it makes no chain) and
     timing, with what verification keeps."""
 
     def __init__(self, device: Device, alive: Callable[[], None]) -> None:
         self.device = device
         self.backend = HostBackend(alive)
-        self.chains = None
+        self.make_chain = None
         self._alive = alive
         self._cache = timed_cache_bytes()
         self._evict: _Evictor | None = None

@@ -24,6 +24,7 @@ from tirgemm.tuning.measure.baselines.torch_baseline import (
     activation,
     careful_call,
     in_given_output,
+    operand_tensors,
     pin,
     with_aligned_operands,
 )
@@ -60,7 +61,9 @@ class HostTorchBaseline:
             raise BaselineUnavailable(f"torch.matmul writes {gemm.dtype}, its inputs' dtype, not {gemm.out}")
         self._gemm = gemm
         self._alive = alive
-        self._torch = _imported(alive)
+        self._torch = imported_torch(alive)
+        self._torch.set_grad_enabled(False)
+        pin(self._torch)
         counts = dict.fromkeys((usable_threads, min(_own_threads(self._torch), usable_threads)))
         self.ways = [TorchCall(call, count, prepare) for call, prepare in self._written() for count in counts]
 
@@ -71,7 +74,7 @@ class HostTorchBaseline:
         def block(index: int) -> SampleBlock:
             way = self.ways[index]
             self._on_threads(way)
-            calls = itertools.cycle([way.prepare(self._tensors(views)) for views in sets])
+            calls = itertools.cycle(self._prepared(way, sets))
             taken = turn(calls, block_of(calls))
 
             def run() -> list[float]:
@@ -97,7 +100,10 @@ class HostTorchBaseline:
         here on."""
         way = self.ways[choice["chosen"]]
         self._on_threads(way)
-        return [way.prepare(self._tensors(views)) for views in sets]
+        return self._prepared(way, sets)
+
+    def _prepared(self, way: TorchCall, sets: list[dict[str, View]]) -> list[Call]:
+        return [way.prepare(operand_tensors(self._torch, self._gemm, views)) for views in sets]
 
     def _on_threads(self, way: TorchCall) -> None:
         if self._torch.get_num_threads() != way.threads:
@@ -106,7 +112,7 @@ class HostTorchBaseline:
     def _require_hopeful(self, way: TorchCall, views: dict[str, View], best_us: float) -> None:
         """Raise Refused where a part of the rows takes far longer than ``best_us``, which all take another way."""
         self._on_threads(way)
-        tensors = self._tensors(views)
+        tensors = operand_tensors(self._torch, self._gemm, views)
         rows, limit_us = 1, _HOPELESS * best_us
         while rows < self._gemm.m_max and limit_us < float("inf"):
             call = way.prepare({name: _first(tensor, rows, name) for name, tensor in tensors.items()})
@@ -129,13 +135,6 @@ class HostTorchBaseline:
             if least <= limit_us or time.monotonic() > until:
                 break
         return least
-
-    def _tensors(self, views: dict[str, View]) -> Tensors:
-        """The operands as PyTorch's, A and B as the product means them."""
-        tensors = {name: self._torch.from_dlpack(view) for name, view in views.items()}
-        for name, transposed in (("a", self._gemm.trans_a), ("b", self._gemm.trans_b)):
-            tensors[name] = tensors[name].mT if transposed else tensors[name]
-        return tensors
 
     def _written(self) -> Iterator[tuple[str, Callable[[Tensors], Call]]]:
         """The ways that apply; of 16-bit operands that in fp32 first, which every CPU is fast at."""
@@ -206,11 +205,3 @@ def _own_threads(torch: Any) -> int:
     if not _threads_at_start:
         _threads_at_start.append(int(torch.get_num_threads()))
     return _threads_at_start[0]
-
-
-def _imported(alive: Callable[[], None]) -> Any:
-    """PyTorch, without gradients and with its settings pinned. Raises BaselineUnavailable."""
-    torch = imported_torch(alive)
-    torch.set_grad_enabled(False)
-    pin(torch)
-    return torch

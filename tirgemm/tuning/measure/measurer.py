@@ -181,18 +181,15 @@ class Measurer(Closing):
         regime: Regime,
         seed: int = 0,
         *,
-        level: str = "candidate",
-        min_samples: int = SEARCH_SAMPLES,
-        budget_s: float | None = None,
         against: Mapping[str, bytes] | None = None,
         cancel: Flag | None = None,
     ) -> tuple[Verification, SampleSet | None]:
         """Verify and, where it is right, time a candidate of the search, in one round trip; ``against`` ran interleaved
         with it, on the same operands. Raises as ``time``."""
-        seconds = SEARCH_SECONDS[self.device.kind] if budget_s is None else budget_s
-        options = RaceOptions(regime, min_samples, seconds, "search", seed, shared=bool(against))
+        seconds = SEARCH_SECONDS[self.device.kind]
+        options = RaceOptions(regime, SEARCH_SAMPLES, seconds, "search", seed, shared=bool(against))
         request = Time(options, dict(against or {}))
-        verification, samples = self._ask(self._request(package, Verify(level, seed), request), cancel)
+        verification, samples = self._ask(self._request(package, Verify("candidate", seed), request), cancel)
         return _answered(verification), samples
 
     def stream(self) -> SampleSet:

@@ -1,6 +1,6 @@
 """Races: packaged kernels of one problem and its baselines, timed interleaved; each that fails has its own reason.
 
-Everything that compares kernels calls ``race``: selection, the figures of a stored kernel, results files, the ladder.
+Everything that compares kernels runs a ``Race``: selection, the figures of a stored kernel, results files, the ladder.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tirgemm.errors import DoesNotFit, TirgemmError
 from tirgemm.status import Status
@@ -47,103 +48,72 @@ class RaceResult:
         return self.samples[name]
 
 
-def race(
-    measurer: Measurer,
-    entries: Mapping[str, bytes],
-    baselines: Sequence[str],
-    options: RaceOptions,
-    cancel: Flag | None = None,
-) -> RaceResult:
-    """Time packages of one problem beside one another and ``baselines``, in an order drawn anew for every round.
-
-    A race that dies ``ATTEMPTS`` times, or in which something hangs, is taken apart: every entry runs alone, then every
-    baseline beside one that does; those that fail are left out of a last race. Where it dies all the same the first
-    entry that runs alone is raced without the others, and last without baselines. Raises Cancelled, and what is no
-    fault of one contender: DoesNotFit, InvalidRequest, ArtifactError.
-    """
-    runs = _Runs(measurer, options, cancel)
-    for _ in range(ATTEMPTS):
-        try:
-            return RaceResult(runs.together(entries, baselines))
-        except TirgemmError as error:
-            together = _blamed(error)
-            if together.outcome is not Status.CRASHED:
-                break
-    failed = {name: fault for name, package in entries.items() if (fault := runs.failure(package)) is not None}
-    sound = {name: package for name, package in entries.items() if name not in failed}
-    if not sound:
-        return RaceResult({}, failed)
-    first = dict(list(sound.items())[:1])
-    package = next(iter(first.values()))
-    unusable = {name: fault for name in baselines if (fault := runs.failure(package, (name,))) is not None}
-    usable = [name for name in baselines if name not in unusable]
-    for lineup, beside in ((sound, usable), (first, usable), (first, [])):
-        try:
-            samples = runs.together(lineup, beside)
-        except TirgemmError as error:
-            together = _blamed(error)
-            continue
-        lost = dict.fromkeys([name for name in sound if name not in lineup], together) | failed
-        left_out = dict.fromkeys([name for name in baselines if name not in beside], together) | unusable | lost
-        reasons = {name: str(fault) for name, fault in left_out.items()}
-        return RaceResult({name: _noted(taken, reasons) for name, taken in samples.items()}, lost)
-    return RaceResult({}, dict.fromkeys(sound, together) | failed)
-
-
-def confirmed_race(
-    measurer: Measurer,
-    entries: Mapping[str, bytes],
-    baselines: Sequence[str],
-    options: RaceOptions,
-    cancel: Flag | None = None,
-) -> RaceResult:
-    """``race``; where the fastest entry is within 3 % of another or of a baseline, a second one with the buffers
-    swapped.
-
-    Raises as ``race``.
-    """
-    result = race(measurer, entries, baselines, options, cancel)
-    if _is_close(result) and _call_seconds(result) * SWAP_CALLS < SWAP_SECONDS:
-        with suppress(DoesNotFit):  # where the first has left less memory
-            return joined(result, race(measurer, entries, baselines, replace(options, swap=True), cancel))
-    return result
-
-
-def fitting_race(
-    measurer: Measurer,
-    entries: Mapping[str, bytes],
-    baselines: Sequence[str],
-    options: RaceOptions,
-    cancel: Flag | None = None,
-    *,
-    confirm: bool = False,
-) -> RaceResult:
-    """``race``, or with ``confirm`` a ``confirmed_race``; where operands of its own for each contender do not fit, one
-    ``race`` in which all are given the same, which cannot be swapped. Raises as these do."""
-    try:
-        return (confirmed_race if confirm else race)(measurer, entries, baselines, options, cancel)
-    except DoesNotFit:
-        if options.shared or options.swap:
-            raise
-        return race(measurer, entries, baselines, replace(options, shared=True), cancel)
-
-
-def joined(first: RaceResult, second: RaceResult) -> RaceResult:
-    """Two races between the same entries as one; an entry that failed in either has failed."""
-    failed = second.failed | first.failed
-    both = {name: (taken, second.samples[name]) for name, taken in first.samples.items() if name not in failed}
-    return RaceResult({name: _joined_samples(*pair) for name, pair in both.items()}, failed)
-
-
 @dataclass(frozen=True, slots=True)
-class _Runs:
-    """Runs of a race's contenders, or of some of them."""
+class Race:
+    """Packages of one problem timed beside one another and baselines, in an order drawn anew for every round."""
 
     measurer: Measurer
     options: RaceOptions
-    cancel: Flag | None
+    cancel: Flag | None = None
 
-    def together(self, entries: Mapping[str, bytes], baselines: Sequence[str]) -> dict[str, SampleSet]:
+    def run(self, entries: Mapping[str, bytes], baselines: Sequence[str]) -> RaceResult:
+        """The race of these entries and ``baselines``.
+
+        One that dies ``ATTEMPTS`` times, or in which something hangs, is taken apart: every entry runs alone, then
+        every baseline beside one that does; those that fail are left out of a last race. Where it dies all the same the
+        first entry that runs alone is raced without the others, and last without baselines. Raises Cancelled, and what
+        is no fault of one contender: DoesNotFit, InvalidRequest, ArtifactError.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return RaceResult(self._together(entries, baselines))
+            except TirgemmError as error:
+                together = _blamed(error)
+                if together.outcome is not Status.CRASHED:
+                    break
+        failed = {name: fault for name, package in entries.items() if (fault := self._failure(package)) is not None}
+        sound = {name: package for name, package in entries.items() if name not in failed}
+        if not sound:
+            return RaceResult({}, failed)
+        first = dict(list(sound.items())[:1])
+        package = next(iter(first.values()))
+        unusable = {name: fault for name in baselines if (fault := self._failure(package, (name,))) is not None}
+        usable = [name for name in baselines if name not in unusable]
+        for lineup, beside in ((sound, usable), (first, usable), (first, [])):
+            try:
+                samples = self._together(lineup, beside)
+            except TirgemmError as error:
+                together = _blamed(error)
+                continue
+            lost = dict.fromkeys([name for name in sound if name not in lineup], together) | failed
+            left_out = dict.fromkeys([name for name in baselines if name not in beside], together) | unusable | lost
+            reasons = {name: str(fault) for name, fault in left_out.items()}
+            return RaceResult({name: _noted(taken, reasons) for name, taken in samples.items()}, lost)
+        return RaceResult({}, dict.fromkeys(sound, together) | failed)
+
+    def confirmed(self, entries: Mapping[str, bytes], baselines: Sequence[str]) -> RaceResult:
+        """As ``run``; where the fastest entry is within 3 % of another or of a baseline, with a second race whose
+        buffers are swapped."""
+        result = self.run(entries, baselines)
+        if _is_close(result) and _call_seconds(result) * SWAP_CALLS < SWAP_SECONDS:
+            with suppress(DoesNotFit):  # where the first has left less memory
+                return joined(result, self._with(swap=True).run(entries, baselines))
+        return result
+
+    def fitting(self, entries: Mapping[str, bytes], baselines: Sequence[str], *, confirm: bool) -> RaceResult:
+        """As ``run``, or where it is to ``confirm`` as ``confirmed``; where operands of its own for each contender do
+        not fit, one race in which all are given the same, which cannot be swapped."""
+        try:
+            return (self.confirmed if confirm else self.run)(entries, baselines)
+        except DoesNotFit:
+            if self.options.shared or self.options.swap:
+                raise
+            return self._with(shared=True).run(entries, baselines)
+
+    def _with(self, **changed: Any) -> Race:
+        return replace(self, options=replace(self.options, **changed))
+
+    def _together(self, entries: Mapping[str, bytes], baselines: Sequence[str]) -> dict[str, SampleSet]:
         """Samples by entry, of one run."""
         (first, package), *rest = entries.items()
         run = self.measurer.time(
@@ -153,14 +123,21 @@ class _Runs:
         samples = {first: run.samples_us} | {name: run.baselines[name] for name, _ in rest}
         return {name: SampleSet(taken, run.reason, beside, run.conditions) for name, taken in samples.items()}
 
-    def failure(self, package: bytes, baselines: tuple[str, ...] = ()) -> TirgemmError | None:
+    def _failure(self, package: bytes, baselines: tuple[str, ...] = ()) -> TirgemmError | None:
         """What ends a short run of a package alone, or with a baseline; None where nothing does."""
-        brief = replace(self, options=replace(self.options, min_samples=1, budget_s=0.0, warm_s=0.0))
+        brief = self._with(min_samples=1, budget_s=0.0, warm_s=0.0)
         try:
-            brief.together({"alone": package}, baselines)
+            brief._together({"alone": package}, baselines)
         except TirgemmError as error:
             return _blamed(error)
         return None
+
+
+def joined(first: RaceResult, second: RaceResult) -> RaceResult:
+    """Two races between the same entries as one; an entry that failed in either has failed."""
+    failed = second.failed | first.failed
+    both = {name: (taken, second.samples[name]) for name, taken in first.samples.items() if name not in failed}
+    return RaceResult({name: _joined_samples(*pair) for name, pair in both.items()}, failed)
 
 
 def _blamed(error: TirgemmError) -> TirgemmError:

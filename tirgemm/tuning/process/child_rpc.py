@@ -126,10 +126,6 @@ class ChildProcess:
         """Seconds for which it has worked on requests: from the first sign of life, behind its waits, to the end."""
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def alive(self) -> bool:
         return not self._closed and self._process.poll() is None
 
@@ -284,23 +280,14 @@ class Channel:
         """
         if time.monotonic() - self._told > _TELL_S:
             self._told = time.monotonic()
-            self._send((_ALIVE, None))
+            self.send((_ALIVE, None))
 
     def waiting(self, reason: str) -> None:
         """Tell the parent what this process waits for; "" when it goes on."""
-        self._send((_WAITING, reason))
+        self.send((_WAITING, reason))
 
-    def tell_spans(self, recorded: list[spans.ChildSpan]) -> None:
-        """Tell the parent how long the parts of the work took; before the answer."""
-        self._send((_SPANS, recorded))
-
-    def answer(self, value: Any) -> None:
-        self._send((_ANSWER, value))
-
-    def fail(self, error: TirgemmError) -> None:
-        self._send((_ERROR, error))
-
-    def _send(self, message: tuple[str, Any]) -> None:
+    def send(self, message: tuple[str, Any]) -> None:
+        """Tell the parent something, by its kind: of one request the answer or the error last."""
         outgoing = memoryview(_frame(message))
         while outgoing:
             outgoing = outgoing[os.write(self._send_fd, outgoing) :]
@@ -334,15 +321,12 @@ def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None
         _forget_old_output()
         with spans.listed() if traced else contextlib.nullcontext() as recorded:
             try:
-                value, error = handle(request), None
-            except TirgemmError as raised:
-                value, error = None, raised
+                answer = _ANSWER, handle(request)
+            except TirgemmError as error:
+                answer = _ERROR, error
         if recorded:
-            channel.tell_spans(recorded)
-        if error is not None:
-            channel.fail(error)
-        else:
-            channel.answer(value)
+            channel.send((_SPANS, recorded))
+        channel.send(answer)
 
 
 def die_with(parent: int, number: signal.Signals) -> None:

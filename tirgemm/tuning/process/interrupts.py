@@ -73,16 +73,6 @@ class StopSignal:
     def is_set(self) -> bool:
         return self.cancel.is_set() or (not self.finishing and self._stopped.is_set())
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Whether it is set within ``timeout`` seconds, asked every 20 ms."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.is_set():
-            left = 0.02 if deadline is None else min(0.02, deadline - time.monotonic())
-            if left <= 0:
-                return False
-            self.cancel.wait(left)
-        return True
-
 
 @contextmanager
 def stop_on_interrupt(

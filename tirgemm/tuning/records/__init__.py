@@ -110,10 +110,15 @@ class Candidate:
         return CandidateKey(self.gemm, self.device_key, self.regime, self.config.digest)
 
     @property
+    def search_sets(self) -> list[SampleSet]:
+        """The search's own sample sets."""
+        return [samples for samples in self.sample_sets if samples.reason in SEARCHED]
+
+    @property
     def search_us(self) -> float | None:
-        """``comparable_us`` of the search's own samples, or None where it was not measured."""
-        times = [s.comparable_us for s in self.sample_sets if s.reason in SEARCHED]
-        return times[-1] if times else None
+        """``comparable_us`` of the last of these, or None where it was not measured."""
+        own = self.search_sets
+        return own[-1].comparable_us if own else None
 
     def with_(self, **changes: Any) -> Candidate:
         return replace(self, **changes)

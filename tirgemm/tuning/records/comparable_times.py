@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.records import SEARCHED, YARDSTICK, Candidate, SampleSet, Status
+from tirgemm.tuning.records import YARDSTICK, Candidate, SampleSet, Status
 from tirgemm.tuning.records.store import Store
 
 REFERENCES = ("torch.matmul", "numpy_f32")
@@ -30,7 +30,7 @@ def reference_us(candidates: Iterable[Candidate]) -> float | None:
     runs = {
         (samples.conditions.get("at"), reference)
         for candidate in candidates
-        for samples in _of_search(candidate)
+        for samples in candidate.search_sets
         if (reference := _beside(samples)) is not None
     }
     return statistics.median(us for _, us in runs) if runs else None
@@ -44,7 +44,7 @@ def comparable_times(candidates: Sequence[Candidate]) -> dict[Config, float | No
     usual, yardsticks = reference_us(candidates), _yardsticks_us(candidates)
     times: dict[Config, float | None] = {}
     for candidate in candidates:
-        measured = [_time(samples, candidate.config, usual, yardsticks) for samples in _of_search(candidate)]
+        measured = [_time(samples, candidate.config, usual, yardsticks) for samples in candidate.search_sets]
         if candidate.status is Status.MEASURED and measured:
             times[candidate.config] = statistics.median(measured)
         elif candidate.status not in (Status.MEASURED, Status.PRUNED):
@@ -74,10 +74,6 @@ def known_candidates(store: Store, gemm: Gemm, device: Device, regime: Regime) -
     return [*recorded, *(c for c in (offer.candidates if offer else ()) if c.config not in known)]
 
 
-def _of_search(candidate: Candidate) -> list[SampleSet]:
-    return [samples for samples in candidate.sample_sets if samples.reason in SEARCHED]
-
-
 def _beside(samples: SampleSet) -> float | None:
     """The reference's median in the same run."""
     return next(
@@ -91,7 +87,7 @@ def _yardsticks_us(candidates: Iterable[Candidate]) -> dict[str, float]:
     beside: dict[str, list[float]] = {}
     alone: set[str] = set()
     for candidate in candidates:
-        for samples in _of_search(candidate):
+        for samples in candidate.search_sets:
             if taken := samples.baselines.get(YARDSTICK):
                 beside.setdefault(samples.conditions["yardstick"], []).append(statistics.median(taken))
             else:
@@ -106,10 +102,6 @@ def _time(samples: SampleSet, config: Config, usual: float | None, yardsticks: M
         return samples.median_us / statistics.median(beside) * us
     if not beside and config.digest in yardsticks:
         return yardsticks[config.digest]
-    return _scaled(samples, usual)
-
-
-def _scaled(samples: SampleSet, usual: float | None) -> float:
     reference = _beside(samples)
     scale = usual / reference if usual and reference else 1.0
     return samples.comparable_us * (scale if 1 / _DISTURBED < scale < _DISTURBED else 1.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.timings import ConfigOrigin
-from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet
+from tirgemm.tuning.records import Candidate, SampleSet
 
 # What a measurement depends on beside the device class. A CPU has no driver.
 ENVIRONMENT = {"cuda": ("driver", "tvm"), "cpu": ("tvm",)}
@@ -68,11 +68,6 @@ def same_environment(one: Device, other: Device) -> bool:
     )
 
 
-def raced_configs(candidates: Iterable[Candidate]) -> list[Config]:
-    """The configs that were raced beside each other behind a search, fastest first."""
-    return list(raced_times(candidates))
-
-
 def raced_times(candidates: Iterable[Candidate], fingerprints: Collection[str] | None = None) -> dict[Config, float]:
     """Microseconds of the configs that were raced beside each other behind a search, in one of these environments or in
     any, fastest first."""
@@ -92,12 +87,8 @@ def measured_under(candidates: Iterable[Candidate], fingerprints: frozenset[str]
     return tuple(
         candidate if len(mine) == len(candidate.sample_sets) else candidate.with_(sample_sets=tuple(mine))
         for candidate, mine in sets
-        if _of_search(candidate.sample_sets) and _of_search(candidate.sample_sets) == _of_search(mine)
+        if candidate.search_sets and all(_taken_in(samples, fingerprints) for samples in candidate.search_sets)
     )
-
-
-def _of_search(sets: Iterable[SampleSet]) -> list[SampleSet]:
-    return [samples for samples in sets if samples.reason in SEARCHED]
 
 
 def _taken_in(samples: SampleSet, fingerprints: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tirgemm.config import Config, Space, Value
@@ -171,8 +171,7 @@ class Neighbourhood:
 class _Correction:
     """By what the measurements near a config multiply its estimate."""
 
-    def __init__(self, known: Mapping[Config, float | None], estimate: object) -> None:
-        assert callable(estimate)
+    def __init__(self, known: Mapping[Config, float | None], estimate: Callable[[Config], float]) -> None:
         self._known = [
             (config, math.log(us / estimate(config)) if us is not None else math.log(_FAILED))
             for config, us in known.items()

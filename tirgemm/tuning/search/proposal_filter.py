@@ -20,9 +20,8 @@ _KEPT = 20_000
 class ProposalFilter:
     """Which points may be proposed, and why the others may not.
 
-    ``pruned`` counts the distinct points that each rule rejected, ``examples`` keeps the first few with the reason;
-    ``repeats`` counts how often the search came upon a point that is already known. Once ``given_up()`` is true every
-    question raises Cancelled: the search's own way out of the libraries that ask.
+    ``pruned`` counts the distinct points that each rule rejected, ``examples`` keeps the first few with the reason.
+    Once ``given_up()`` is true every question raises Cancelled: the search's own way out of the libraries that ask.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class ProposalFilter:
         self.seen_points: set[Point] = set()
         self.pruned: Counter[str] = Counter()
         self.examples: dict[str, list[tuple[Config, str]]] = {}
-        self.repeats = 0
         self.given_up = given_up
         self._seeds: set[Point] = set()
         self._valid: dict[Point, bool] = {}
@@ -80,5 +78,4 @@ class ProposalFilter:
         if point in self._seeds:
             self._seeds.discard(point)
             return True
-        self.repeats += 1
         return False

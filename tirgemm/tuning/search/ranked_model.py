@@ -49,13 +49,10 @@ class RankedModel:
         return True
 
     def learn(self, candidates: Iterable[Candidate]) -> None:
+        problem = self.gemm, self.device.key, self.regime
         for candidate in candidates:
             us = candidate.search_us if candidate.status is Status.MEASURED else None
-            own = (candidate.gemm, candidate.device_key, candidate.regime) == (
-                self.gemm,
-                self.device.key,
-                self.regime,
-            )
+            own = (candidate.gemm, candidate.device_key, candidate.regime) == problem
             if own and us is not None and candidate.config.family in self.families:
                 self._measured[candidate.config] = us
 

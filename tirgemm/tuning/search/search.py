@@ -137,16 +137,6 @@ class Search:
         self.learn(candidates_of_nearest(gemm, history, MAX_HISTORY))
         self._take_in(recorded)
 
-    @property
-    def pruned(self) -> dict[str, int]:
-        """How many distinct points each rule has rejected so far."""
-        return dict(self.filter.pruned)
-
-    @property
-    def pruned_examples(self) -> dict[str, list[tuple[Config, str]]]:
-        """For each rule the first few configs that it rejected, with the reason."""
-        return {rule: list(examples) for rule, examples in self.filter.examples.items()}
-
     def ask(self, count: int) -> list[Proposal]:
         """At most ``count`` configs that were neither recorded nor proposed before; [] where the space is exhausted.
 

@@ -92,7 +92,8 @@ def annotation_names(spaces: Iterable[Space]) -> AnnotationNames:
 
 def annotated_point(schedule: Schedule, names: AnnotationNames) -> Point | None:
     """The point that the root block's annotations name, or None where they belong to a space that is no more."""
-    annotations = _annotations(schedule)
+    # Straight from the module: Schedule.get takes ten times as long to check types.
+    annotations: Mapping[str, Any] = schedule.mod["main"].body.block.annotations
     known = names.get(str(annotations.get(SPACE, "")))
     if known is None:
         return None
@@ -100,23 +101,8 @@ def annotated_point(schedule: Schedule, names: AnnotationNames) -> Point | None:
     return Point(family, tuple(int(annotations[knob]) for knob in knobs))
 
 
-def _annotations(schedule: Schedule) -> Mapping[str, Any]:
-    """The root block's annotations, straight from the module: Schedule.get takes ten times as long to check types."""
-    annotations: Mapping[str, Any] = schedule.mod["main"].body.block.annotations
-    return annotations
-
-
-def point_schedule(gemm: Gemm, space: Space, point: Point) -> Schedule:
-    """A traced schedule whose decisions are ``point``."""
-    from tvm.s_tir import Schedule
-
-    schedule = Schedule(search_module(gemm), seed=1)
-    sample_knobs(schedule, space, point)
-    return schedule
-
-
 def point_trace(space: Space, point: Point) -> Trace:
-    """The trace of ``point_schedule``, without dead instructions."""
+    """The trace that samples the choices of ``point``, without dead instructions."""
     trace = _first_trace(space)
     sampling = [each for each in trace.insts if each.kind.name == "SampleCategorical"]
     for instruction, chosen in zip(sampling, point.indices, strict=True):
@@ -131,5 +117,8 @@ _ANY_GEMM = Gemm(1, 1, 1)
 @lru_cache(maxsize=16)
 def _first_trace(space: Space) -> Trace:
     """The trace of the space's first point."""
-    first = Point(space.family, (0,) * len(space.knobs))
-    return point_schedule(_ANY_GEMM, space, first).trace.simplified(True)
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(search_module(_ANY_GEMM), seed=1)
+    sample_knobs(schedule, space, Point(space.family, (0,) * len(space.knobs)))
+    return schedule.trace.simplified(True)

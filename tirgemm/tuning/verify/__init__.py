@@ -3,10 +3,3 @@
 The same flow on every device (``flow``), over NumPy on the CPU (``host``) and over our own plain CUDA kernels on a
 GPU (``cuda``). What an error may be is in ``bound``; which cases run in ``plan``.
 """
-
-from __future__ import annotations
-
-from tirgemm.tuning.verify.flow import verify
-from tirgemm.tuning.verify.result import Verification
-
-__all__ = ["Verification", "verify"]

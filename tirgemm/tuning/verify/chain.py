@@ -40,12 +40,9 @@ class Chain(Protocol):
         ...
 
 
-class ChainBackend(Protocol):
-    """A device that queues calls."""
-
-    def chain(self, problem: GemmTest) -> Chain:
-        """The buffers of a problem; operands that are not chained are random, B divided by ``divisor``."""
-        ...
+# The buffers of a problem on a device that queues calls; operands that are not chained are random, B divided by
+# ``divisor``.
+MakeChain = Callable[[GemmTest], Chain]
 
 
 def divisor(gemm: Gemm) -> int:
@@ -60,12 +57,12 @@ def chain_refusal(gemm: Gemm) -> str:
     return f"dependent launches are certified where D has the dtype of A, which the next call reads; {gemm} has not"
 
 
-def chain_report(backend: ChainBackend, gemm: Gemm, function: Callable[..., object], seed: int) -> dict[str, Any]:
+def chain_report(make_chain: MakeChain, gemm: Gemm, function: Callable[..., object], seed: int) -> dict[str, Any]:
     """The entry of a certificate's tests; ``sizes`` are the values of m called."""
     called = sizes(gemm, "candidate")
     message, checked = chain_refusal(gemm), 0
     for m in called if not message else ():
-        chain = backend.chain(GemmTest(gemm, m, "normal", seed))
+        chain = make_chain(GemmTest(gemm, m, "normal", seed))
         chain.run(function, awaited=True)
         sample = chain.sample()
         if not np.isfinite(sample).all():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tirgemm._extras import needed_by
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of
-from tirgemm.reference.numbers import BITS, POISON, Bits
+from tirgemm.reference.numbers import BITS, POISON, Bits, Floats
 from tirgemm.tuning.driver.cuda import Gpu, Memory, Module
 from tirgemm.tuning.driver.tensors import CUDA, View
 from tirgemm.tuning.verify.host import GUARD_BYTES, placed
@@ -26,8 +26,6 @@ from tirgemm.tuning.verify.result import ComparedElements
 
 with needed_by("tirgemm.tuning.verify"):
     import tvm_ffi
-
-Floats = npt.NDArray[np.float64]
 
 _SOURCE = Path(__file__).with_name("reference.cu")
 _DTYPES = {"f16": 0, "bf16": 1, "f32": 2}

@@ -20,17 +20,6 @@ _HELD_BYTES = 1 << 28
 _SAMPLE = 4096
 
 
-class CudaChains:
-    """A ``ChainBackend`` on a GPU. ``backend`` fills and compares; the cases that it keeps make room."""
-
-    def __init__(self, gpu: Gpu, backend: CudaBackend) -> None:
-        self._gpu, self._backend = gpu, backend
-
-    def chain(self, problem: GemmTest) -> CudaChain:
-        self._backend.forget()
-        return CudaChain(self._gpu, self._backend, problem)
-
-
 class _Buffers:
     """Two buffers, either large enough for A and for D, and the views of calls from each into the other."""
 
@@ -49,9 +38,10 @@ class _Buffers:
 
 
 class CudaChain:
-    """A ``Chain`` on a GPU."""
+    """A ``Chain`` on a GPU. ``backend`` fills and compares; the cases that it keeps make room."""
 
     def __init__(self, gpu: Gpu, backend: CudaBackend, problem: GemmTest) -> None:
+        backend.forget()
         self._gpu, self._backend, self._problem = gpu, backend, problem
         self._buffers = {awaited: _Buffers(gpu, problem) for awaited in (True, False)}
         self._held = Memory(min(_HELD_BYTES, gpu.free_bytes() // 4))

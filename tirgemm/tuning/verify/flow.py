@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm
 from tirgemm.reference.bound import bound_of, describe
 from tirgemm.reference.numbers import Floats
-from tirgemm.tuning.verify.chain import ChainBackend, chain_report
+from tirgemm.tuning.verify.chain import MakeChain, chain_report
 from tirgemm.tuning.verify.invariance import RowBackend, invariance_report
 from tirgemm.tuning.verify.plan import (
     EDGE,
@@ -79,34 +80,30 @@ def verify(
     kernel_sha256: str,
     level: str,
     seed: int,
-    chains: ChainBackend | None = None,
+    make_chain: MakeChain | None = None,
 ) -> Verification:
     """Run every test. Stops at the first that fails: a wrong kernel is wrong.
 
     ``function`` takes the tensors and scalars in call order; a certificate of one whose calls are launched dependently
-    needs ``chains``. Raises InvalidRequest for an unknown level.
+    needs ``make_chain``. Raises InvalidRequest for an unknown level.
     """
     if level not in LEVELS:
         raise InvalidRequest(f"verification level is {level!r}; it must be one of {', '.join(LEVELS)}")
     tests: list[dict[str, Any]] = []
-    for m in sizes(gemm, level):
-        for test in TESTS:
-            tests.append(_one(backend, GemmTest(gemm, m, test, seed), function, level))
-            if not tests[-1]["passed"]:
-                break
+    for m, test in product(sizes(gemm, level), TESTS):
+        tests.append(_one(backend, GemmTest(gemm, m, test, seed), function, level))
         if not tests[-1]["passed"]:
             break
     if gemm.invariant and level == "certificate" and tests[-1]["passed"]:
         tests.append(invariance_report(backend, gemm, function, seed))
-    if chains is not None and level == "certificate" and tests[-1]["passed"]:
-        tests.append(chain_report(chains, gemm, function, seed))
+    if make_chain is not None and level == "certificate" and tests[-1]["passed"]:
+        tests.append(chain_report(make_chain, gemm, function, seed))
     return Verification(
         passed=all(t["passed"] for t in tests),
         error=max(t["error"] for t in tests),
         tests=tuple(tests),
         reference=backend.reference,
         kernel_sha256=kernel_sha256,
-        level=level,
     )
 
 

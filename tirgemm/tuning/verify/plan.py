@@ -45,10 +45,6 @@ class Exact:
     beta: float
     addend: int
 
-    def terms(self, k: int) -> int:
-        """How many entries of a row of A are not 0."""
-        return self.tail + -(-(k - self.tail) // self.period)
-
 
 def exact_plan(gemm: Gemm) -> Exact:
     """The widest integers with which A is dense, else ones and minus ones with a sparse A."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ class Verification:
     tests: tuple[dict[str, Any], ...]
     reference: str
     kernel_sha256: str
-    level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +50,7 @@ class ComparedElements:
     def __add__(self, other: ComparedElements) -> ComparedElements:
         """Both comparisons together; the worse one's element is kept."""
         worse = other if other.worst > self.worst else self
-        return ComparedElements(
-            self.checked + other.checked,
-            self.failures + other.failures,
-            worse.worst,
-            worse.at,
-            worse.got,
-            worse.want,
-            worse.bound,
-        )
+        return replace(worse, checked=self.checked + other.checked, failures=self.failures + other.failures)
 
     @property
     def message(self) -> str:

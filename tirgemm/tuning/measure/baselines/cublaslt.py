@@ -124,21 +124,12 @@ class CublasLt:
         if status != SUCCESS:
             raise CublasLtError(name, status, self._library.cublasLtGetStatusName(status).decode())
 
-    def heuristics(
-        self,
-        description: Descriptor,
-        a: Descriptor,
-        b: Descriptor,
-        c: Descriptor,
-        d: Descriptor,
-        preference: Descriptor,
-        most: int,
-    ) -> list[HeuristicResult]:
-        """At most ``most`` usable algorithms, the library's own choice first. Raises CublasLtError where there is
-        none."""
+    def heuristics(self, *given: Descriptor, most: int) -> list[HeuristicResult]:
+        """At most ``most`` usable algorithms, the library's own choice first. ``given`` are the product, A, B, C, D and
+        the preference. Raises CublasLtError where there is none."""
         results, count = (HeuristicResult * most)(), c_int()
-        given = (x.pointer for x in (description, a, b, c, d, preference))
-        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, *given, most, results, byref(count))
+        pointers = (x.pointer for x in given)
+        self.call("cublasLtMatmulAlgoGetHeuristic", self.handle, *pointers, most, results, byref(count))
         return [results[i] for i in range(count.value) if results[i].state == SUCCESS]
 
     def config(self, algo: Algo) -> dict[str, int]:

@@ -108,7 +108,7 @@ class CublasLtBaseline:
         self._restrict(preference)
         p = self._problem
         try:
-            heuristics = self._lt.heuristics(p.description, p.a, p.b, p.c, p.d, preference, MOST_HEURISTICS)
+            heuristics = self._lt.heuristics(p.description, p.a, p.b, p.c, p.d, preference, most=MOST_HEURISTICS)
         except CublasLtError as error:
             raise BaselineUnavailable(f"cuBLASLt does not offer this problem: {error}") from error
         if not heuristics:
@@ -117,7 +117,7 @@ class CublasLtBaseline:
         return [
             BaselineOption(
                 self._lt.config(x.algo) | {"workspace_bytes": x.workspace_bytes, "version": version},
-                functools.partial(self._call_of_set, x.algo, sets),
+                functools.partial(self._call, x.algo, sets),
             )
             for x in heuristics
         ]
@@ -125,11 +125,8 @@ class CublasLtBaseline:
     def _restrict(self, preference: Descriptor) -> None:
         """Nothing but the workspace and the alignment bounds what is offered."""
 
-    def _call_of_set(self, algo: Algo, sets: list[dict[str, View]], number: int) -> Call:
-        return self._call(algo, sets[number])
-
-    def _call(self, algo: Algo, views: dict[str, View]) -> Call:
-        gemm, p, library = self._gemm, self._problem, self._lt
+    def _call(self, algo: Algo, sets: list[dict[str, View]], number: int) -> Call:
+        gemm, p, library, views = self._gemm, self._problem, self._lt, sets[number]
         bias = views["bias"].address if gemm.bias else None
         c = views["c" if gemm.beta else "d"].address
         arguments = (

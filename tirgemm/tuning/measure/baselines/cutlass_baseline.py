@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tirgemm.gemm import DTYPE_BYTES, Gemm, Operand
+from tirgemm.gemm import DTYPE_BYTES, Gemm
 from tirgemm.hardware import ARCHITECTURES, arch_of
 from tirgemm.tuning.driver.cuda import call
 from tirgemm.tuning.driver.tensors import View
 from tirgemm.tuning.measure.baselines.cutlass_build import DoesNotCompile, compiler, headers, libraries, loaded
 from tirgemm.tuning.measure.baselines.numpy_baseline import BaselineUnavailable
 from tirgemm.tuning.measure.baselines.tuned_baseline import BaselineOption, Call, Refused
-from tirgemm.tuning.verify.plan import OperandPlacement, layout_of
+from tirgemm.tuning.verify.plan import OperandPlacement, operand_layouts
 
 _DTYPES = {"f16": "cutlass::half_t", "bf16": "cutlass::bfloat16_t", "f32": "float"}
 _SUMS = {"f16": "cutlass::half_t", "f32": "float"}
@@ -70,7 +70,7 @@ def unsupported(gemm: Gemm) -> str:
 
 def accesses(gemm: Gemm) -> dict[str, int]:
     """Elements of the widest access to A, B, and C and D: what divides rows, their distances and the base."""
-    widths: dict[str, int] = {name: _access(layout_of(gemm, name, gemm.m_max)) for name in _operands(gemm)}
+    widths = {layout.name: _access(layout) for layout in operand_layouts(gemm)}
     if "c" in widths:
         widths["d"] = min(widths["d"], widths.pop("c"))
     return widths
@@ -103,9 +103,7 @@ class CutlassBaseline:
         if self._arch not in ARCHITECTURES:
             raise BaselineUnavailable(f"CUTLASS is compiled here for {', '.join(ARCHITECTURES)}, not for {self._arch}")
         self._gemm, self._stream = gemm, stream
-        self._layouts: dict[str, OperandPlacement] = {
-            name: layout_of(gemm, name, gemm.m_max) for name in _operands(gemm)
-        }
+        self._layouts = {layout.name: layout for layout in operand_layouts(gemm)}
 
     def context(self) -> AbstractContextManager[Any]:
         """Nothing: the stream is an argument of every call."""
@@ -117,17 +115,14 @@ class CutlassBaseline:
         tried = [template for template in TEMPLATES if template.shared_bytes <= room]
         built = libraries(self._arch, [macros(self._gemm, template) for template in tried])
         return [
-            BaselineOption(asdict(template), partial(self._called, build, sets))
+            BaselineOption(asdict(template), partial(self._call, build, sets))
             for template, build in zip(tried, built, strict=True)
         ]
 
-    def _called(self, build: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
-        return self._call(build, sets[number])
-
-    def _call(self, build: Path | DoesNotCompile, views: dict[str, View]) -> Call:
+    def _call(self, build: Path | DoesNotCompile, sets: list[dict[str, View]], number: int) -> Call:
         if isinstance(build, DoesNotCompile):
             raise Refused(f"nvcc: {build}")
-        library, gemm = loaded(build), self._gemm
+        library, gemm, views = loaded(build), self._gemm, sets[number]
         c = "c" if gemm.beta else "d"
         order = ("a", "b", c, "d")
         arguments = (
@@ -147,10 +142,6 @@ class CutlassBaseline:
                 raise Refused(f"CUTLASS answers {library.cutlass_words(status).decode()} ({status})")
 
         return run
-
-
-def _operands(gemm: Gemm) -> tuple[Operand, ...]:
-    return ("a", "b", "c", "d") if gemm.beta else ("a", "b", "d")
 
 
 def _access(at: OperandPlacement) -> int:

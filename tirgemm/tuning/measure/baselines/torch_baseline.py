@@ -66,11 +66,15 @@ class TorchBaseline:
 
     def prepared(self, views: dict[str, View], write: Callable[..., Call]) -> Call:
         """A call with these operands."""
-        torch, gemm = self._torch, self._gemm
-        tensors = {name: torch.from_dlpack(view) for name, view in views.items()}
-        for name, transposed in (("a", gemm.trans_a), ("b", gemm.trans_b)):
-            tensors[name] = tensors[name].mT if transposed else tensors[name]
-        return write(torch, gemm, **tensors)
+        return write(self._torch, self._gemm, **operand_tensors(self._torch, self._gemm, views))
+
+
+def operand_tensors(torch: Any, gemm: Gemm, views: dict[str, View]) -> dict[str, Any]:
+    """The operands as PyTorch's, A and B as the product means them."""
+    tensors = {name: torch.from_dlpack(view) for name, view in views.items()}
+    for name, transposed in (("a", gemm.trans_a), ("b", gemm.trans_b)):
+        tensors[name] = tensors[name].mT if transposed else tensors[name]
+    return tensors
 
 
 def pin(torch: Any) -> None:
