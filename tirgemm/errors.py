@@ -96,6 +96,10 @@ class BuildersUnusable(BuildFailed):
     outcome = None
 
 
+UNUSABLE = (DeviceUnavailable, BuildersUnusable)
+"""What a device or a machine lacks for any problem: another one, or the same one later, may do."""
+
+
 class VerificationFailed(TirgemmError):
     """A kernel's result differs from the reference by more than its bound."""
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from contextlib import ExitStack, suppress
 
 from tirgemm._terminal.progress_view import LOG_SECONDS, LineView
-from tirgemm.errors import Cancelled, DeviceUnavailable, LeaseLost, StorageFull, StoreError, TirgemmError
+from tirgemm.errors import UNUSABLE, Cancelled, DeviceUnavailable, LeaseLost, StorageFull, StoreError, TirgemmError
 from tirgemm.events import EventHandler, FallbackStored, Phase, PhaseEntered
 from tirgemm.progress import ProgressTracker
 from tirgemm.service.jobs.engine import Engine
@@ -175,7 +175,7 @@ class JobRunner:
             self._found_usable("it is usable again")
         return not self.fault
 
-    def _found_unusable(self, error: DeviceUnavailable) -> None:
+    def _found_unusable(self, error: TirgemmError) -> None:
         now = time.monotonic()
         if not self.fault:
             self._unusable_since, self._pause_s = now, FIRST_PAUSE_SECONDS
@@ -237,7 +237,7 @@ class JobRunner:
             self._interrupted(job, lease)
         except StoreError as error:
             self._store_failed(job, error)
-        except DeviceUnavailable as error:
+        except UNUSABLE as error:
             if not self._lost(job, error):
                 self._device_failed(job, error)
         except TirgemmError as error:
@@ -267,17 +267,17 @@ class JobRunner:
         self._queue.release(job.id, self.name)
         return True
 
-    def _device_failed(self, job: Job, error: DeviceUnavailable) -> None:
-        """That says nothing of the job, which waits for this device or another; unless it fails each time. It counts
-        against the job for which the device was at work."""
+    def _device_failed(self, job: Job, error: TirgemmError) -> None:
+        """That, or that this machine cannot build, says nothing of the job, which waits for this device or another;
+        unless it fails each time. It counts against the job for which the device was at work."""
         self._found_unusable(error)
         failed_for = self._failed_for or job.id
-        self._failures.of_device[failed_for] += 1
-        count = self._failures.of_device[failed_for]
+        self._failures.of_device[failed_for] = count = self._failures.of_device[failed_for] + 1
         if count >= MAX_DEVICE_FAILURES and failed_for != job.id:
             self._failures.hopeless.add(failed_for)
         elif count >= MAX_DEVICE_FAILURES:
-            words = f"the device failed {count} times in a row, without a measurement between: {error}"
+            what = "device" if isinstance(error, DeviceUnavailable) else "machine"
+            words = f"the {what} failed {count} times in a row, without a measurement between: {error}"
             self._fail(job, error.code, words)
             return
         logger.warning("job %s: back in the queue: %s: %s", job.id, error.code, error)
@@ -379,8 +379,8 @@ class JobRunner:
                     self._build_fallback(job, mine.cancel)
             except Cancelled:
                 logger.info("job %s, which waits: its default kernel was interrupted", job.id)
-            except (StoreError, DeviceUnavailable) as error:  # the running job cannot go on with the latter either
-                self._failed_for = job.id if isinstance(error, DeviceUnavailable) else ""
+            except (StoreError, *UNUSABLE) as error:  # the running job cannot go on with the latter either
+                self._failed_for = "" if isinstance(error, StoreError) else job.id
                 raise
             except TirgemmError as error:
                 # The job itself will fail with this when its turn comes; until then it is not tried at every batch.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tirgemm.config import Config
-from tirgemm.errors import BuildersUnusable, Cancelled, DeviceUnavailable, Interrupted, StoreError, TirgemmError
+from tirgemm.errors import UNUSABLE, Cancelled, Interrupted, StoreError, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
 from tirgemm.families.choice import opening, ranked_defaults
@@ -78,7 +78,7 @@ class Tuning(TuningTask):
             self.raise_if_cancelled()
             try:
                 return made(family, config), config
-            except (Cancelled, DeviceUnavailable, StoreError, BuildersUnusable):
+            except (Cancelled, StoreError, *UNUSABLE):
                 raise
             except TirgemmError as error:
                 failures.append(error)

@@ -13,7 +13,7 @@ from tests.helpers.fake_workbench import FakeBench
 from tests.service.support import CPU, ODD, ScriptedEngine, Service
 from tests.waiting import PATIENCE_S, until
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, DeviceUnavailable, MeasurementFailed
+from tirgemm.errors import BuildersUnusable, Cancelled, DeviceUnavailable, MeasurementFailed
 from tirgemm.events import CandidateRecorded, PhaseEntered
 from tirgemm.gemm import Gemm
 from tirgemm.service.jobs import job_runner
@@ -24,6 +24,7 @@ from tirgemm.status import Status
 from tirgemm.tuning_db import Database, Job, JobQueue, JobRequest, SqlStore
 
 BROKEN = DeviceUnavailable("GPU GPU-1 cannot be opened: cuInit: CUDA_ERROR_SYSTEM_NOT_READY")
+NO_LINKER = BuildersUnusable("c++ -shared failed: cannot find ld")
 LONG_S = 1e6
 
 
@@ -81,9 +82,15 @@ def test_its_job_is_back_in_the_queue_with_the_reason_and_no_attempt(queue: JobQ
     assert str(BROKEN) in events[-1].data["detail"]
 
 
-def test_another_worker_takes_the_job_while_the_device_is_not_usable(
-    queue: JobQueue, database: Database, broken: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", [BROKEN, NO_LINKER], ids=["device", "builds"])
+def test_another_worker_takes_the_job_while_one_cannot_use_its_device_or_build(
+    queue: JobQueue,
+    database: Database,
+    broken: ScriptedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: DeviceUnavailable | BuildersUnusable,
 ) -> None:
+    broken.fail_with = fault
     monkeypatch.setattr(job_runner, "FIRST_PAUSE_SECONDS", LONG_S)
     job_id = submit(queue)
     with Running(queue, broken, "broken") as runner:
@@ -120,8 +127,15 @@ def test_only_a_device_that_cannot_be_opened_is_not_usable(
     assert runner._is_usable() is not isinstance(answer, Cancelled)
 
 
-def test_a_job_that_the_device_fails_each_time_is_failed(queue: JobQueue, broken: ScriptedEngine) -> None:
-    broken.candidates = 0
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [(BROKEN, "device_unavailable: the device"), (NO_LINKER, "build_failed: the machine")],
+    ids=["device", "builds"],
+)
+def test_a_job_that_the_device_or_the_machine_fails_each_time_is_failed(
+    queue: JobQueue, broken: ScriptedEngine, fault: DeviceUnavailable | BuildersUnusable, what: str
+) -> None:
+    broken.candidates, broken.fail_with = 0, fault
     job_id = submit(queue)
     runner = JobRunner(queue, broken.store, broken, "one")
     for _ in range(job_runner.MAX_DEVICE_FAILURES):
@@ -129,9 +143,7 @@ def test_a_job_that_the_device_fails_each_time_is_failed(queue: JobQueue, broken
         assert runner.run_one()
     job = job_of(queue, job_id)
     assert job.status == "failed"
-    assert (
-        job.error == f"device_unavailable: the device failed 3 times in a row, without a measurement between: {BROKEN}"
-    )
+    assert job.error == f"{what} failed 3 times in a row, without a measurement between: {fault}"
 
 
 def test_a_measurement_forgets_how_often_the_device_failed_a_job(queue: JobQueue, broken: ScriptedEngine) -> None:
@@ -187,8 +199,13 @@ def test_a_waiting_job_s_fallback_is_tried_again_where_the_device_was_not_usable
 
 
 @pytest.mark.parametrize("candidates", [0, 1])
+@pytest.mark.parametrize("fault", [BROKEN, NO_LINKER], ids=["device", "builds"])
 def test_a_waiting_job_whose_fallback_breaks_the_device_does_not_fail_the_running_one(
-    queue: JobQueue, database: Database, monkeypatch: pytest.MonkeyPatch, candidates: int
+    queue: JobQueue,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    candidates: int,
+    fault: DeviceUnavailable | BuildersUnusable,
 ) -> None:
     engine = engine_of(database)
     engine.candidates = candidates
@@ -198,7 +215,7 @@ def test_a_waiting_job_whose_fallback_breaks_the_device_does_not_fail_the_runnin
 
     def fallback_of(request: JobRequest, cancel: threading.Event, _on_event: object = None) -> object:
         if request.gemm.m == 131:
-            raise BROKEN
+            raise fault
         return fallback(request, cancel)
 
     monkeypatch.setattr(engine, "fallback", fallback_of)
