@@ -347,19 +347,18 @@ def test_a_session_is_made_ahead_unless_the_device_is_in_use(tmp_path: Path) -> 
 def test_a_kernel_is_measured_on_all_threads_whatever_the_environment_says(
     package: Packages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launches: list[str] = []
+    caps: list[int] = []
     load = native.load
 
-    def noted(binaries: Sequence[bytes], kernels: Sequence[str]) -> native.LoadedFunctions:
-        launches.extend(kernels)
-        return load(binaries, kernels)
+    def noted(binaries: Sequence[bytes], kernels: Sequence[str], threads: int = 0) -> native.LoadedFunctions:
+        caps.append(threads)
+        return load(binaries, kernels, threads)
 
     monkeypatch.setattr(native, "load", noted)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     child._Process(cast("Any", None))._load(package("RIGHT"), TRUST)
     artifact.load(package("RIGHT"), trust=TRUST)
-    attributes = [json.loads(text)["launch"]["kernels"][0]["attributes"] for text in launches]
-    assert attributes == [[], [["threads", 1]]]
+    assert caps == [0, -1], "no cap, and the environment's"
 
 
 def test_baselines_are_measured_on_all_threads_whatever_the_environment_says(
