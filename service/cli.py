@@ -57,7 +57,9 @@ COMMANDS = (
     Command("kernels", ("client",), "List, show, pin and delete kernels of a service or of a tuning database."),
     Command("keys", ("tune",), "Make, list and revoke the API keys of a service; list its audit log."),
     Command(
-        "signing", ("client",), "List, rotate and revoke the keys that artifacts are signed with; revoke artifacts."
+        "signing",
+        ("client",),
+        "List, rotate and revoke the keys that artifacts are signed with; revoke artifacts and kernels.",
     ),
     Command("db", ("tune",), "Inspect, export, import, merge, prune and back up the tuning database."),
 )

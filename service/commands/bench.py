@@ -204,7 +204,6 @@ def _told_of_interrupt() -> None:
 
 def _regimes(text: str) -> list[Regime]:
     """Distinct regimes in the order given. Raises InvalidRequest."""
-
     regimes = list(dict.fromkeys(map(regime_named, names_of(text))))
     if not regimes:
         raise InvalidRequest(f"no regime is given; regimes are {', '.join(REGIMES)}")

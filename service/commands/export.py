@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ def export(
     from tirgemm.artifact import read
     from tirgemm.errors import InvalidRequest
 
-    if out.resolve() == kernel.resolve():
+    if os.path.realpath(out) == os.path.realpath(kernel):
         raise InvalidRequest(f"OUT.so is {out}, which is the artifact itself; name another file")
     trusted = artifact_trust(trust, data)
     manifest = read(kernel, trusted).manifest

@@ -87,11 +87,12 @@ def _changing(data: Path | None) -> Iterator[SigningKeys]:
 def _note(keys: SigningKeys, action: str, what: str) -> None:
     """Write it into the audit log of the folder's SQLite database, where there is one that can be opened."""
     from tirgemm.errors import TirgemmError
-    from tirgemm.tuning_db.access.audit import logger, note_command
     from tirgemm.tuning_db.data_folder import database_file, existing_database
 
     if not database_file(keys.folder).is_file():
         return
+    from tirgemm.tuning_db.access.audit import logger, note_command  # which needs the extra that _changing has required
+
     try:
         with existing_database(keys.folder) as database:
             note_command(database, action, what)

@@ -33,10 +33,11 @@ def list_keys(as_json: Json = False) -> None:
     servers, user = KnownServers.default(), Trust.default()
     assert user.path is not None
     own, folder = own_keys(user_data()), user_data()
-    rows = [_row("own", key, "", "your own", folder / SIGNING_KEY) for key in own[:1]]
-    rows += [_row("own", key, "", "your own, a former one", folder / REVOCATIONS) for key in own[1:]]
-    rows += [_row("key", key, "", comment, user.path) for key, comment in user.comments().items()]
-    rows += [_row("service", entry.key, entry.url, entry.comment, servers.path) for entry in servers.entries()]
+    unread: set[str] = set()
+    rows = [_row(unread, "own", key, "", "your own", folder / SIGNING_KEY) for key in own[:1]]
+    rows += [_row(unread, "own", key, "", "your own, a former one", folder / REVOCATIONS) for key in own[1:]]
+    rows += [_row(unread, "key", key, "", comment, user.path) for key, comment in user.comments().items()]
+    rows += [_row(unread, "service", entry.key, entry.url, entry.comment, servers.path) for entry in servers.entries()]
 
     def show() -> None:
         if not rows:
@@ -50,6 +51,8 @@ def list_keys(as_json: Json = False) -> None:
                 console.out.print("  " + "  ".join(filter(None, words)))
 
     console.emit(as_json, {"keys": rows}, show)
+    for words in sorted(unread):
+        console.err.print(words, style="yellow", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -132,14 +135,18 @@ def _confirmed(client: Client, replace: bool, *, ask: bool) -> tuple[str, ...]:
     return shown
 
 
-def _row(kind: str, key: str, url: str, comment: str, file: Path) -> dict[str, Any]:
+def _row(unread: set[str], kind: str, key: str, url: str, comment: str, file: Path) -> dict[str, Any]:
+    """A line of the list. Where a list of revocations cannot be read ``revoked`` is None, and why is in ``unread``."""
     from tirgemm.artifact.revocations import KnownRevocations
 
     try:
         KnownRevocations.default().refuse("the key", key)
-        revoked = False
+        revoked: bool | None = False
     except RevokedArtifact:
         revoked = True
+    except UntrustedArtifact as error:  # a list that cannot be read
+        revoked = None
+        unread.add(str(error))
     return {"kind": kind, "key": key, "url": url, "comment": comment, "file": str(file), "revoked": revoked}
 
 

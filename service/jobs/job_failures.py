@@ -11,8 +11,8 @@ from tirgemm.tuning_db import JobQueue
 
 @dataclass(slots=True)
 class JobFailures:
-    """How often the database and the device have failed each job, and the ``hopeless`` waiting jobs, whose fallback
-    cannot be built."""
+    """How often the database, and the device or the machine, have failed each job, and the ``hopeless`` waiting jobs,
+    whose fallback cannot be built."""
 
     of_store: Counter[str] = field(default_factory=Counter)
     of_device: Counter[str] = field(default_factory=Counter)

@@ -63,8 +63,8 @@ class JobRunner:
     what the next ones will begin with is built where nothing else is. A job that is interrupted by ``stop`` goes back
     to the queue; one whose worker was killed goes on from its records under the next. What is recorded is fenced by the
     lease of the job. ``name`` is what holds the leases, ``limit`` bounds the share of a batch's budget that one job is
-    given. The lease of work that hangs, by ``heartbeat``, runs out. Where the device cannot be opened, or the disk is
-    full, the job goes back to the queue; this one claims no more until that is over. ``fault`` says why of the device.
+    given. The lease of work that hangs, by ``heartbeat``, runs out. Where the device cannot be opened, the machine
+    cannot build or the disk is full, the job goes back to the queue; no more is claimed until then. ``fault`` says why.
     """
 
     def __init__(
@@ -181,11 +181,11 @@ class JobRunner:
             self._unusable_since, self._pause_s = now, FIRST_PAUSE_SECONDS
             self._last_usable = dict.fromkeys(self._keys, now)
         self.fault, self._try_at = str(error), now + self._pause_s
-        logger.warning("the device cannot be used, and is tried again in %.0f s: %s", self._pause_s, error)
+        logger.warning("no job can be done, which is tried again in %.0f s: %s", self._pause_s, error)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_SECONDS)
 
     def _found_usable(self, words: str) -> None:
-        logger.info("the device could not be used for %.0f s: %s", time.monotonic() - self._unusable_since, words)
+        logger.info("no job could be done for %.0f s: %s", time.monotonic() - self._unusable_since, words)
         self.fault = ""
 
     def _fail_waiting(self) -> None:

@@ -28,7 +28,8 @@ def worker_command(parent: int) -> list[str]:
 
 
 def worker_environment(settings: Settings) -> dict[str, str]:
-    """This process's environment with the settings on top: a password in the database's URL is in no command line."""
+    """This process's environment, by which a child runs the same code, with the settings on top: a password in the
+    database's URL is in no command line."""
     passed = settings.model_dump(mode="json", exclude_none=True)
     return child_environment({f"TIRGEMM_{name.upper()}": str(value) for name, value in passed.items()})
 

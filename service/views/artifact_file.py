@@ -91,7 +91,7 @@ def open_kernel(store: Store, record: KernelRecord, trust: Trust) -> OpenedArtif
 def _opened(data: bytes, trust: Trust, where: str) -> OpenedArtifact:
     try:
         key = signing_key(data)
-        return OpenedArtifact(read(data, Trust.of(key)), data, key in trust.keys, where)
+        return OpenedArtifact(read(data, replace(trust, keys=frozenset({key}))), data, key in trust.keys, where)
     except ArtifactError as error:
         raise type(error)(f"{where}: {error}") from error
 

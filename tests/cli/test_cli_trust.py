@@ -131,6 +131,12 @@ def test_own_kernels_stay_valid_after_a_rotation_until_their_key_or_they_are_rev
     rows = json.loads(run("trust", "list", "--json")[1])["keys"]
     assert [(row["kind"], row["key"], row["revoked"]) for row in rows] == [("own", new, False), ("key", old, True)]
     assert f"  {old}  REVOKED" in run("trust", "list")[1].splitlines()
+    lists = home / "config" / "tirgemm" / "revocations"
+    lists.mkdir(parents=True)
+    (lists / f"{'0' * 32}.json").write_text("{")
+    (lists / f"{'0' * 32}.json").chmod(0o600)
+    code, out, err = run("trust", "list", "--json")
+    assert (code, [row["revoked"] for row in json.loads(out)["keys"]], err.count("is no JSON")) == (0, [None, True], 1)
 
 
 def test_what_another_folder_of_the_users_has_revoked_is_refused_where_that_is_named(run: Run) -> None:
@@ -139,7 +145,7 @@ def test_what_another_folder_of_the_users_has_revoked_is_refused_where_that_is_n
     artifact = hashlib.sha256(Path("k").read_bytes()).hexdigest()
     code, _, err = run("signing", "revoke", artifact, "--reason", "slow", "--data", "other")
     assert (code, "until they are deleted: tirgemm kernels delete ID" in err) == (0, True)
-    for command in (("call", "k"), ("verify", "k"), ("export", "k", "k.so")):
+    for command in (("call", "k"), ("verify", "k"), ("export", "k", "k.so"), ("show", "k"), ("compare", "k", "k")):
         code, _, err = run(*command, "--data", "other")
         assert (code, f"{artifact} was revoked: slow" in err) == (1, True)
     # Made again within the same second it is the same file, which is refused.

@@ -85,6 +85,15 @@ def test_nothing_is_changed_where_the_audit_log_cannot_be_written(
     assert (keys.public, keys.listed) == (before, None)
 
 
+def test_a_folder_without_a_database_needs_nothing_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, run = SigningKeys(tmp_path).public, runner(capsys, "signing")
+    monkeypatch.setitem(sys.modules, "tirgemm.tuning_db.access.audit", None)
+    code, out, err = run("rotate", "--data", tmp_path, "--json")
+    assert (code, json.loads(out)["keys"][1:], err) == (0, list(keys), "")
+
+
 def test_a_key_that_was_revoked_before_its_rotation_was_done_signs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

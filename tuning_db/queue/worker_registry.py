@@ -31,8 +31,8 @@ class WorkerRegistry(ClockedTables):
         measuring: Sequence[float] = (),
         faults: Sequence[str] = (),
     ) -> None:
-        """Say that a worker is alive, what it serves, for how many seconds each of the devices has
-        been measured on, and why it cannot be used now, if so; the devices are described in passing."""
+        """Say that a worker is alive, what it serves, for how many seconds each device has been measured on, and why it
+        cannot be used now, if so; the devices are described in passing."""
         with self.db.write() as connection:
             values = {
                 "name": name,

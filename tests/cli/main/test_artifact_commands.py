@@ -202,6 +202,9 @@ def test_export_does_not_write_over_the_artifact(run: Run, home: Path) -> None:
     (home / "link").symlink_to(path)
     code, _, err = run("export", path, home / "link")
     assert (code, "which is the artifact itself" in err, path.read_bytes()) == (2, True, before)
+    (home / "loop").symlink_to(home / "loop")
+    code, _, err = run("export", home / "loop", home / "k.so")
+    assert (code, "internal" in err, "loop" in err) == (2, False, True)
 
 
 @pytest.mark.usefixtures("trusted")
