@@ -51,7 +51,9 @@ class PlatformWheel(bdist_wheel):
 
     def run(self) -> None:
         """Without what an earlier build left, of which the source may have lost files."""
-        shutil.rmtree(self.get_finalized_command("build").build_lib, ignore_errors=True)
+        built = any(self.distribution.have_run.get(each) for each in ("build", "build_py", "build_ext"))
+        if not (built or self.skip_build):
+            shutil.rmtree(self.get_finalized_command("build").build_lib, ignore_errors=True)
         super().run()
 
     def get_tag(self) -> tuple[str, str, str]:

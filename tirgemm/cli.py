@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the operation failed, 2 bad input or a missing extra, 130 
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -228,6 +229,7 @@ def call(
     from tirgemm._terminal.output_file import check_output
     from tirgemm._trial.reference import read_array
     from tirgemm.artifact import load
+    from tirgemm.artifact.regular_file import write_named
     from tirgemm.errors import VerificationFailed
 
     check_output(out)
@@ -236,8 +238,8 @@ def call(
     given = {name: read_array(path) for name, path in paths.items() if path is not None}
     tried = trial.run(kernel, m=m, given=given, alpha=alpha, beta=beta, seed=seed)
     if out is not None:
-        with out.open("wb") as target:
-            np.save(target, tried.result)
+        np.save(saved := BytesIO(), tried.result)
+        write_named(out, saved.getvalue())
     document = {
         "gemm": str(kernel.gemm),
         "device": kernel.device.key,

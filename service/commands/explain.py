@@ -225,7 +225,7 @@ def _kernel(kernel: str, knobs: str, places: DataSources) -> Report:
                 f"kernel {record.id} is for a CPU, and GPU kernels are explained; `tirgemm candidates {record.gemm}` "
                 f"has what it was chosen from, `tirgemm show {record.id} --asm` its machine code"
             )
-        stored = StoredKernelInput.of(store, record, Trust.default(places.data).keys)
+        stored = StoredKernelInput.of(store, record, Trust.default(places.data))
     if knobs:
         return _config(
             ExplainTarget(record.gemm, record.device, record.regime), None, knobs, places, base=record.config

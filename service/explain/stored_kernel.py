@@ -3,7 +3,7 @@ analysis for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,12 +23,12 @@ class StoredKernelInput:
     record: KernelRecord
     candidates: tuple[Candidate, ...]
     artifact: bytes | None
-    keys: tuple[str, ...]
+    trust: Trust
     rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, store: Store, record: KernelRecord, keys: Iterable[str] = ()) -> StoredKernelInput:
-        """``keys``: whose signature makes the stored artifact believable; the user's trust file counts too."""
+    def of(cls, store: Store, record: KernelRecord, trust: Trust | None = None) -> StoredKernelInput:
+        """``trust``: whose signature makes the stored artifact believable; by default whom the user trusts."""
         from tirgemm.service.explain.rates import rates_in_store
 
         try:
@@ -38,13 +38,13 @@ class StoredKernelInput:
         # Traces are long and say nothing here.
         candidates = store.candidates(record.gemm, record.device.key, record.regime)
         rates = rates_in_store(store, record.device, record)
-        return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, tuple(sorted(keys)), rates)
+        return cls(record, tuple(c.with_(trace=None) for c in candidates), artifact, trust or Trust.default(), rates)
 
     def package(self) -> Package | None:
         """The verified artifact; None where it is not stored, or signed by someone else."""
         if self.artifact is None:
             return None
         try:
-            return read(self.artifact, Trust.of(*self.keys, *Trust.default().keys))
+            return read(self.artifact, self.trust)
         except ArtifactError:
             return None

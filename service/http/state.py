@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -82,7 +83,8 @@ class ServiceState:
     @property
     def trust(self) -> Trust:
         """The service's keys, the former ones too, and whom the user that runs it trusts."""
-        return Trust.of(self.public_key, *Trust.default(self.settings.data).keys)
+        trust = Trust.default(self.settings.data)
+        return replace(trust, keys=trust.keys | {self.public_key})
 
     @classmethod
     def open(

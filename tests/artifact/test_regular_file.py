@@ -33,3 +33,12 @@ def test_a_link_stays_one_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
     write_named(link, b"new")
     assert (link.is_symlink(), file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (True, b"new", 0o600)
     write_named(tmp_path / ("n" * 255), b"new")
+
+
+def test_what_output_was_redirected_to_is_written_to_and_keeps_what_it_had(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"before ")
+    with log.open("ab", buffering=0) as stream:
+        write_named(Path(f"/dev/fd/{stream.fileno()}"), b"the file ")
+        stream.write(b"after")
+    assert log.read_bytes() == b"before the file after"

@@ -291,6 +291,11 @@ def test_list_shows_every_key_and_its_file_and_remove_takes_it_out(run: Run, hom
     assert (code, f"is your own key, of {home / 'data' / 'tirgemm'}; `tirgemm signing revoke`" in err) == (2, True)
 
 
+def test_what_is_not_known_is_not_removed_and_leaves_no_folder(run: Run, home: Path) -> None:
+    assert run("trust", "remove", URL)[0] == 2
+    assert not (home / "config").exists()
+
+
 def test_remove_takes_a_servers_key_out_by_the_key_too(run: Run) -> None:
     KnownServers.default().accept(URL, [OTHER])
     KnownServers.default().accept("http://b.example", [SIGNER.public])

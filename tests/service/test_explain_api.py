@@ -158,6 +158,16 @@ def test_what_a_former_key_signed_is_explained_as_it_is_served(
     assert json.loads(capsys.readouterr().out)["code"] == "the machine code that is served"
 
 
+def test_what_the_services_folder_has_revoked_is_not_read(service: Service) -> None:
+    keys = SigningKeys(service.state.settings.data)
+    service.state.public_key = keys.current.public
+    record, _ = tuned_kernel(service.store, keys.current, OTHER)
+    stored = StoredKernelInput.of(service.store, record, service.state.trust)
+    assert stored.package() is not None
+    keys.revoke(record.artifact_sha256, "wrong")
+    assert stored.package() is None
+
+
 def test_code_of_an_artifact_that_is_not_trusted_is_not_read_and_that_is_said(service: Service) -> None:
     record, _ = tuned_kernel(service.store, Signer.generate(), OTHER)
     service.state.public_key = Signer.generate().public

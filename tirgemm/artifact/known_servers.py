@@ -69,6 +69,8 @@ class KnownServers:
     def forget(self, what: str) -> tuple[KnownServer, ...]:
         """Remove the entries of a server, or of a key, and return them."""
         wanted = what if what.startswith("ed25519:") else address(what)
+        if not self.path.exists():
+            return ()
         with private_file.locked(self.path):
             lines = self._lines()
             gone = tuple(entry for _, entry in lines if entry is not None and wanted in (entry.url, entry.key))

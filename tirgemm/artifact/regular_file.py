@@ -16,6 +16,8 @@ from pathlib import Path
 
 from tirgemm.errors import InvalidRequest
 
+_STREAMS = (Path("/dev/stdout"), Path("/dev/stderr"))
+
 
 def open_regular(path: Path) -> BufferedReader:
     """The bytes of a regular file, or of one that ``path`` links to.
@@ -56,12 +58,14 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 def write_named(path: Path, data: bytes) -> None:
     """Write what a user asked for: a file whole or not at all, whoever else writes it now, and where it is a link what
-    that points to, with the mode that it had; a device or a FIFO is written to, not replaced. Raises InvalidRequest."""
+    that points to, with the mode that it had. A device, a FIFO and what output was redirected to are written to, not
+    replaced. Raises InvalidRequest."""
     target = Path(os.path.realpath(path))
     draft = target.parent / f".part-{os.urandom(8).hex()}"
     try:
-        if path.exists() and not path.is_file():  # /dev/stdout, say
-            path.write_bytes(data)
+        if path.exists() and (not path.is_file() or _is_descriptor(path)):
+            with path.open("ab") as stream:
+                stream.write(data)
         else:
             draft.write_bytes(data)
             with contextlib.suppress(FileNotFoundError):
@@ -72,3 +76,8 @@ def write_named(path: Path, data: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             draft.unlink()
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether it names an open file of this process, as /dev/stdout and /dev/fd/1 do."""
+    return path.absolute() in _STREAMS or os.path.realpath(path.parent).startswith("/proc/")

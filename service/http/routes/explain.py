@@ -57,4 +57,4 @@ def stored_kernel(state: ServiceState, kernel_id: str) -> StoredKernelInput:
             f"kernel {record.id} is for {record.device.model}, a {record.device.kind}: what is explained are GPU "
             f"kernels"
         )
-    return StoredKernelInput.of(state.store, record, state.trust.keys)
+    return StoredKernelInput.of(state.store, record, state.trust)

@@ -165,7 +165,7 @@ class Measurer(Closing):
         """Samples in microseconds a call; ``against`` and ``baselines`` ran interleaved with it and are in
         ``.baselines``.
 
-        One run, which any of them may end; ``race`` is the same for contenders of which each may fail for itself.
+        One run, which any of them may end; ``Race.run`` is the same for contenders of which each may fail for itself.
 
         A baseline that cannot run this problem is left out; ``conditions["absent"]`` says why. Of one that chose among
         candidates, ``conditions`` has under its name which it took and what each was timed at. Problems whose m is a
