@@ -1,4 +1,4 @@
-"""Every exception that tirgemm raises on purpose, in one small hierarchy.
+"""Exception classes of tirgemm, all derived from ``TirgemmError``.
 
 ``code`` is the stable machine-readable name that the HTTP service and ``--json`` output use;
 ``status`` is the HTTP status that the service answers with. ``outcome`` is the status of a candidate that ended so.
@@ -97,7 +97,7 @@ class BuildersUnusable(BuildFailed):
 
 
 UNUSABLE = (DeviceUnavailable, BuildersUnusable)
-"""What a device or a machine lacks for any problem: another one, or the same one later, may do."""
+"""Errors of the device or the machine, not of a problem or a config: a retry elsewhere, or later, may succeed."""
 
 
 class VerificationFailed(TirgemmError):

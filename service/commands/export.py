@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +20,11 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a kernel as a single-file library: `tvm_ffi.load_module("OUT.so")["main"](a, b, d)`."""
+    from tirgemm._terminal.output_file import require_other_file
     from tirgemm.artifact import export as write
     from tirgemm.artifact import read
-    from tirgemm.errors import InvalidRequest
 
-    if os.path.realpath(out) == os.path.realpath(kernel):
-        raise InvalidRequest(f"OUT.so is {out}, which is the artifact itself; name another file")
+    require_other_file(out, "OUT.so", kernel, "the artifact")
     trusted = artifact_trust(trust, data)
     manifest = read(kernel, trusted).manifest
     write(kernel, out, trusted)

@@ -12,7 +12,6 @@ from tirgemm._terminal.console import Json
 from tirgemm._terminal.progress_view import console_view
 from tirgemm._terminal.tables import Table
 from tirgemm.cli import URL
-from tirgemm.errors import InvalidRequest
 from tirgemm.events import Phase
 from tirgemm.progress import ProgressTracker, role_description
 
@@ -38,15 +37,14 @@ def lock(
     from tirgemm._client.lock_file import LockFile, locked_of
     from tirgemm._client.model_file import ModelFile
     from tirgemm._client.service_documents import KERNEL, checked
-    from tirgemm._terminal.output_file import check_output
+    from tirgemm._terminal.output_file import check_output, require_other_file
     from tirgemm.artifact import read
     from tirgemm.client import Client
 
     model = ModelFile.read(file)
     target = out or file.with_name(f"{file.name}.lock")
     check_output(target, "--output" if out else "the lock file")
-    if target.resolve() == file.resolve():
-        raise InvalidRequest(f"--output is {target}, which is the model file itself; name another place")
+    require_other_file(target, "--output", file, "the model file")
     kernels = {}
     with Client(url) as client:
         # All of them at once, so that the service works on them side by side.

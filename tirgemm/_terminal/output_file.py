@@ -32,6 +32,12 @@ def check_output(path: Path | None, option: str = "--output", *, replaces: bool 
         raise InvalidRequest(f"{option} is {path}, which this user cannot write; name another place")
 
 
+def require_other_file(path: Path, option: str, source: Path, what: str) -> None:
+    """Raise InvalidRequest where ``path``, which ``option`` names, is ``source``, through links too."""
+    if os.path.realpath(path) == os.path.realpath(source):
+        raise InvalidRequest(f"{option} is {path}, which is {what} itself; name another file")
+
+
 def write_artifact(package: Package, named: Path | None, default: Path) -> Path:
     """Write a package to the file that the user ``named``, else to ``default``, and return which.
 

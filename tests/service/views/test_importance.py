@@ -19,14 +19,20 @@ def times(us: float) -> dict[Config, float]:
     return {Config("x86", (("tile_m", size),)): us + size for size in range(1, 60)}
 
 
-def test_the_importance_is_computed_once_for_each_set_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The shortest of the times of each importance that is computed."""
+    shortest: list[float] = []
 
     def counted(given: dict[Config, float]) -> object:
-        asked.append(min(given.values()))
+        shortest.append(min(given.values()))
         return knob_importance(given)
 
     monkeypatch.setattr(importance, "knob_importance", counted)
+    return shortest
+
+
+def test_the_importance_is_computed_once_for_each_set_of_times(asked: list[float]) -> None:
     reader = ImportanceReader()
     first = reader.read(times(10.0))
     assert first == reader.read(times(10.0))
@@ -69,19 +75,12 @@ def test_all_who_ask_meanwhile_wait_for_one_result(fails: bool, monkeypatch: pyt
         assert len(made) == 1
 
 
-def test_what_was_asked_for_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[float] = []
-
-    def counted(given: dict[Config, float]) -> object:
-        made.append(min(given.values()))
-        return knob_importance(given)
-
-    monkeypatch.setattr(importance, "knob_importance", counted)
+def test_what_was_asked_for_last_is_kept(asked: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "KEPT", 2)
     reader = ImportanceReader()
     for us in (1.0, 2.0, 1.0, 3.0, 1.0, 2.0):
         reader.read(times(us))
-    assert made == [2.0, 3.0, 4.0, 3.0]
+    assert asked == [2.0, 3.0, 4.0, 3.0]
 
 
 def test_the_times_are_not_kept() -> None:

@@ -1,6 +1,7 @@
-"""Extraction of the memory accesses of a lowered TIR ``PrimFunc``, as a tree of loops, conditions and accesses.
+"""Static analysis of the memory accesses of a lowered TIR ``PrimFunc``: its loads, stores, TMA copies and MMA operands,
+in a tree of loops and conditions.
 
-``access_tree`` takes the function that code generation takes and finds its loads, stores, TMA copies and MMA operands.
+``access_tree`` takes the function that code generation takes.
 An access (``Site``) has its address as an expression of thread and loop variables, its width in bytes, and the
 conditions under which it runs. Addresses and conditions that cannot be analysed contain an unknown symbol; calls that
 are not modelled are ``Unknown`` nodes with a name and a reason.
