@@ -132,7 +132,7 @@ def test_the_end_tells_the_kernels_config_and_figures_by_the_race_that_reports_t
     assert tracker.to_json()["best"] != "x86(a=2)", "of the search"
     Console(file=shown, width=80).print(picture(tracker))
     lines = [line.split() for line in shown.getvalue().splitlines()]
-    assert lines[2:4] == [["kernel", "6.25", "us", "(1.04", "x", "the", "default)"], ["x86(a=2)"]]
+    assert lines[2:4] == [["the", "kernel", "takes", "6.25", "us", "(1.04", "x", "the", "default)"], ["x86(a=2)"]]
 
 
 def test_a_default_that_no_search_follows_is_not_told_as_the_best_of_a_search() -> None:

@@ -136,10 +136,9 @@ def picture(tracker: ProgressTracker) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     if now.total:
         grid.add_row("candidates", ProgressBar(now.total, now.done, width=30))
-    if now.standing:
-        kernel = now.standing.removeprefix("the kernel takes ")
-        name = "best" if kernel == now.standing else "kernel"
-        grid.add_row(name, Text(kernel.removeprefix("best "), "bold"))
+    name, figures = now.figures
+    if figures:
+        grid.add_row(name, Text(figures, "bold"))
         grid.add_row("", Text(now.config))
     if tracker.statuses:
         outcomes = [(f"{n} {status}", _STATUS_STYLES[status]) for status, n in tracker.statuses.most_common()]
