@@ -56,6 +56,9 @@ DIGESTS = {
     "judge-118": "e3897ec7eac32665",
     "judge-119": "0429b0a4bdda97b9",
     "judge-120": "45eb0791e06d94cc",
+    "judge-121": "4575c443b825d28b",
+    "judge-122": "1030507b7cf95771",
+    "judge-123": "524afac53c2d6d6a",
     "grid": "c7dd4b4634a0e8c7",
 }
 
