@@ -139,7 +139,7 @@ def test_a_file_that_is_damaged_or_has_no_index_is_refused_with_its_name(databas
         pack(tmp_path / "nowhere" / "x.jsonl.gz", [DEVICE], [])
 
 
-@pytest.mark.parametrize(("count", "shared"), [(2, True), (64, False)])
+@pytest.mark.parametrize(("count", "shared"), [(2, True), (256, False)])
 def test_small_problems_share_a_member_which_ends_with_a_large_one(tmp_path: Path, count: int, shared: bool) -> None:
     first = measured_on(DEVICE, GEMM, times(*range(1, count + 1)))
     path = tmp_path / "cut.jsonl.gz"
