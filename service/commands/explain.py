@@ -92,7 +92,7 @@ def explain(
         raise InvalidRequest(f"{given} given; explain takes one of them")
     places = DataSources(measured, data, db)
     if files is not None:
-        check_output(files.recording, "--timeline")
+        files.check()
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
     if kernel is not None:

@@ -6,8 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tirgemm._terminal.output_file import check_output
 from tirgemm.analysis.timeline.perfetto import perfetto
 from tirgemm.analysis.timeline.recording import Recording
+from tirgemm.artifact.regular_file import write_named
 from tirgemm.errors import InvalidRequest
 from tirgemm.service.explain.page import timeline_page
 
@@ -33,10 +35,18 @@ class TimelineFiles:
         name = recording.name.removesuffix(ending)
         return cls(recording, recording.with_name(f"{name}.html"), recording.with_name(f"{name}.trace.json"))
 
+    def check(self) -> None:
+        """Raise InvalidRequest unless all three can be written."""
+        for path in (self.recording, self.page, self.trace):
+            check_output(path, "--timeline")
+
     def export(self, recording: Recording) -> None:
-        """Write the page and the trace."""
-        self.page.write_text(timeline_page(recording), encoding="utf-8")
-        self.trace.write_text(json.dumps(perfetto(recording), allow_nan=False), encoding="utf-8")
+        """Write the page and the trace, but for what they hold already. Raises InvalidRequest."""
+        trace = json.dumps(perfetto(recording), allow_nan=False)
+        for path, text in ((self.page, timeline_page(recording)), (self.trace, trace)):
+            if not path.is_file() or path.read_bytes() != text.encode():
+                check_output(path, "--timeline")
+                write_named(path, text.encode())
 
     def to_json(self, recording: Recording) -> dict[str, object]:
         """What ``--json`` says of them."""

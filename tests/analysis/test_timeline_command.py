@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,34 @@ def test_the_command_draws_and_exports_what_was_recorded_elsewhere(
     document = json.loads(out)["timeline"]
     assert (code, document["source"], document["unit"]) == (0, "emulator", "steps of the emulator")
     assert document["page"] == str(tmp_path / "kernel.html")
+
+
+def test_what_is_drawn_already_is_not_written_again_and_else_a_folder_that_cannot_be_written_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file, page = tmp_path / "kernel.json", tmp_path / "kernel.html"
+    _emulated().write(file)
+    assert _run(capsys, "--timeline", str(file))[0] == 0
+    # Root may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path)
+    written = {each: (each.stat().st_mtime_ns, each.stat().st_ino) for each in tmp_path.iterdir()}
+    code, _, err = _run(capsys, "--timeline", str(file))
+    assert (code, err) == (0, "")
+    assert {each: (each.stat().st_mtime_ns, each.stat().st_ino) for each in tmp_path.iterdir()} == written
+    page.write_text("older")
+    code, _, err = _run(capsys, "--timeline", str(file))
+    assert code == 2
+    assert f"is {page}, which this user cannot write for want of access to {tmp_path};" in " ".join(err.split())
+    assert page.read_text() == "older"
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_recorded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "kernel.html").mkdir()
+    code, _, err = _run(capsys, "256x128x64:f16:nt", "--device", "cpu", "--timeline", str(tmp_path / "kernel.json"))
+    assert code == 2
+    assert f"is {tmp_path / 'kernel.html'}, which is a folder" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.tuning.kernel_set import expecting_bench
-from tests.tuning.kernel_set.expecting_bench import HOPPER, ExpectingBench, expected_us
+from tests.tuning.kernel_set.expecting_bench import EACH, HOPPER, ExpectingBench, expected_us
 from tirgemm.artifact import Trust, read
 from tirgemm.config import Config
 from tirgemm.errors import Cancelled
@@ -24,7 +24,7 @@ from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.kernel_set.partition import UNKNOWN, Loss
-from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.measure import MeasurementCrashed
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import CandidateKey, SampleSet, Status
@@ -227,7 +227,19 @@ def test_what_is_fastest_at_a_size_is_tried_with_other_cache_policies(
     monkeypatch.setattr(expecting_bench, "expected_us", expected)
     few = RANGE.with_(m=Range(1, 48))
     usual = family_named("wgmma").default(few, HOPPER, "sustained")["eviction"]
-    record = tuning_class(few)(few, bench, "sustained", Budget(4, SECONDS)).run()
+    record = tuning_class(few)(few, bench, "sustained", Budget(10, SECONDS)).run()
     kernels = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
     assert usual != "first_last"
     assert {kernel.config["eviction"] for kernel in kernels} == {"first_last"}
+
+
+def test_the_trials_of_a_size_bound_what_is_tried_there_with_other_cache_policies(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(set_tuning, "VISITORS", 0)
+    few = RANGE.with_(m=Range(1, 8))
+    sizes = [few.with_(m=Range(1, size) if size > 1 else 1) for size in searched_sizes(Range(1, 8))]
+    for trials, seconds in ((5, 4 * EACH * len(sizes) - 1), (8, 1.0)):
+        tuning_class(few)(few, bench, "sustained", Budget(trials, seconds)).run()
+        tried = {len(bench.store.candidates(gemm, HOPPER.key, "sustained")) for gemm in sizes}
+        assert tried == {trials}, "four of the first, then variants"

@@ -30,7 +30,7 @@ def test_a_config_that_is_the_same_kernel_as_the_default_is_not_raced_against_it
 
     def certified(_: Tuning, winner: Finalist, beside: Finalist, *_plan: object) -> Any:
         raced.append((winner.config, beside.config))
-        return SimpleNamespace(report=SimpleNamespace(baselines={}), certificate="passed")
+        return SimpleNamespace(finalist=winner, certificate="passed", replaced="")
 
     monkeypatch.setattr(set_members, "_default", lambda _: OTHER)
     monkeypatch.setattr(set_members, "built_finalists", lambda *_: finalists)

@@ -13,13 +13,13 @@ import pytest
 
 from tests.helpers.scripts import script
 from tests.helpers.shipped_files import ship
-from tests.tuning.kernel_set.expecting_bench import HOPPER, Expecting, ExpectingBench, expected_us
+from tests.tuning.kernel_set.expecting_bench import EACH, HOPPER, Expecting, ExpectingBench, expected_us
 from tirgemm.config import Config
 from tirgemm.gemm import Gemm, Range
 from tirgemm.tuning import search_loop, set_tuning, size_races, sweep
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning.kernel_set.partition import Loss, valid_segments
-from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes
+from tirgemm.tuning.kernel_set.sizes import compared_sizes, cut_sizes, searched_sizes
 from tirgemm.tuning.measure.requests import WARM_S, RaceOptions
 from tirgemm.tuning.records import SEARCHED, Candidate, SampleSet, Status
 from tirgemm.tuning.records.comparable_times import by_stage, comparable_times
@@ -232,7 +232,9 @@ def test_what_would_serve_between_the_sizes_is_raced_there(tmp_path: Path, monke
 
         monkeypatch.setattr(bench.fake, "time", time)
         control = Control(between_batches=pause)
-        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", Budget(4, 1200.0), control=control).run()
+        # In time each size has its first four tried, then what is the fastest there with other cache policies.
+        budget = Budget(10, 4 * EACH * len(searched_sizes(Range(1, 512))) - 1)
+        record = tuning_class(WHOLE)(WHOLE, bench, "sustained", budget, control=control).run()
         members = bench.fake.manifest(bench.store.get_blob(record.artifact_sha256)).kernels
         serving = served((member.gemm, member.config) for member in members)
         sizes = [WHOLE.with_(m=Range(1, m) if m > 1 else 1) for m in COMPARED]

@@ -25,11 +25,14 @@ def check_output(path: Path | None, option: str = "--output", *, replaces: bool 
     if replaces and path.exists() and not path.is_file():
         raise InvalidRequest(f"{option} is {path}, which is no regular file; name one")
     # A file is replaced by a draft beside it, or beside what a link points to; a device is written to.
-    places = {path} if path.exists() else set()
+    places = [path] if path.exists() else []
     if path.is_file() or not places:
-        places.add(Path(os.path.realpath(path)).parent)
-    if not all(os.access(place, os.W_OK) for place in places):
-        raise InvalidRequest(f"{option} is {path}, which this user cannot write; name another place")
+        places.append(Path(os.path.realpath(path)).parent)
+    for place in places:
+        if not os.access(place, os.W_OK):
+            raise InvalidRequest(
+                f"{option} is {path}, which this user cannot write for want of access to {place}; name another place"
+            )
 
 
 def require_other_file(path: Path, option: str, source: Path, what: str) -> None:

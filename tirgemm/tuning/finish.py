@@ -16,10 +16,19 @@ from tirgemm.families.choice import defaults_of
 from tirgemm.gemm import REGIMES, Gemm
 from tirgemm.timings import NotTimed, SearchSummary, SelectionReason, StreamTiming, Timings
 from tirgemm.tuning.evaluate import failed, persistent, timing_summary
+from tirgemm.tuning.intervals import CONFIDENCE
 from tirgemm.tuning.measure.race import SMALL_GAP, RaceResult, joined
 from tirgemm.tuning.measure.requests import RaceOptions
 from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleSet, Status
-from tirgemm.tuning.selection import DEFAULT, ONLY_THE_DEFAULT, Choice, choose, finalists_of, ratio_to_default
+from tirgemm.tuning.selection import (
+    DEFAULT,
+    ONLY_THE_DEFAULT,
+    Choice,
+    choose,
+    finalists_of,
+    ratio_low,
+    ratio_to_default,
+)
 from tirgemm.tuning.tuning_task import TuningTask
 
 if TYPE_CHECKING:
@@ -83,9 +92,10 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
     answer.
 
     One race chooses; the figures that are stored are those of a second one, between the choice, the default and the
-    baselines. A finalist that fails in a race or in its certificate is recorded so, and the next best is chosen. After
-    a search that was stopped the plan is ``STOPPED``, whatever was given. Raises VerificationFailed or
-    MeasurementFailed where none is left, Cancelled.
+    baselines. Where that one shows the default to be faster the default is the answer (``certified``). A finalist that
+    fails in a race or in its certificate is recorded so, and the next best is chosen. After a search that was stopped
+    the plan is ``STOPPED``, whatever was given. Raises VerificationFailed or MeasurementFailed where none is left,
+    Cancelled.
     """
     plan = _plan(tuning, plan)
     selection = Selection(tuning, plan)
@@ -93,7 +103,8 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
         winner, choice = selection.choose()
         try:
             evidence = certified(tuning, winner, selection.default, plan)
-            timings = reported_timings(tuning, winner, selection.default, evidence, choice.reason, summary, plan)
+            winner, reason = evidence.finalist, evidence.replaced or choice.reason
+            timings = reported_timings(tuning, selection.default, evidence, reason, summary, plan)
             return store_selected(tuning, winner, evidence.certificate, timings, summary)
         except TirgemmError as error:
             mark_failed(tuning, winner.config, error)
@@ -104,20 +115,37 @@ def finish(tuning: TuningTask, summary: SearchSummary, plan: FinishPlan = FULL) 
 
 @dataclass(frozen=True)
 class Evidence:
-    """That a kernel is right, and the samples that its figures are of."""
+    """That a finalist is right, and the samples that its figures are of. ``replaced``: why it is the default instead of
+    what was chosen, where it is."""
 
+    finalist: Finalist
     certificate: Certificate
     report: SampleSet
+    replaced: str = ""
 
 
-def certified(tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan) -> Evidence:
-    """The certificate of a kernel and its samples beside the default's and the baselines'. Raises what ends it."""
+def certified(
+    tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan, tolerance: float = 0.0
+) -> Evidence:
+    """The certificate of a kernel and its samples beside the default's and the baselines'. Where these show with
+    confidence that the default is faster, by more than ``tolerance``, and it does not fail: the default's certificate
+    and its samples of a further race. Raises what ends the winner."""
     tuning.enter(Phase.CERTIFYING)
     certificate = tuning.evaluator.certify(winner.package)
-    # Samples that did not choose it: neither the operands nor the order of the turns are those of the selection.
-    plan = _plan(tuning, plan)
-    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", tuning.seed + 1)
-    return Evidence(certificate, _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms))
+    # Samples that did not choose it: neither the operands nor the order of the turns are those of a race that may have.
+    plan, seed = _plan(tuning, plan), tuning.seed + (2 if winner is default else 1)
+    options = RaceOptions(tuning.regime, plan.samples, plan.report_s, "report", seed)
+    report = _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms)
+    evidence, theirs = Evidence(winner, certificate, report), report.baselines.get(DEFAULT)
+    low = ratio_low(report.samples_us, theirs) if theirs else 1.0
+    if low <= 1.0 + tolerance or default.config not in tuning.measured():
+        return evidence
+    words = f"the default, at least {low:.3f} times as fast as what was chosen, with {CONFIDENCE:.0%} confidence"
+    try:
+        return replace(certified(tuning, default, default, plan), replaced=words)
+    except TirgemmError as error:
+        mark_failed(tuning, default.config, error)
+        return evidence
 
 
 class Selection:
@@ -314,14 +342,13 @@ def _beside_default(
 
 def reported_timings(
     tuning: TuningTask,
-    winner: Finalist,
     default: Finalist,
     evidence: Evidence,
     reason: str,
     summary: SearchSummary,
     plan: FinishPlan,
 ) -> Timings:
-    """Both regimes' figures of the winner, the default's, and why it was chosen."""
+    """Both regimes' figures of a certified finalist, the default's, and why it was chosen."""
     selection = SelectionReason(reason, ratio_to_default(evidence.report)[1])
     timings = Timings({tuning.regime: timing_summary(evidence.report)}, str(default.config), selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
@@ -332,7 +359,7 @@ def reported_timings(
         timings = replace(timings, stream=_stream(tuning.evaluator.measurer.stream))
     options = RaceOptions(other, plan.samples, plan.other_regime_s, "other_regime", tuning.seed)
     try:
-        samples = _beside_default(tuning, winner, default, options, plan)
+        samples = _beside_default(tuning, evidence.finalist, default, options, plan)
     except Cancelled:
         raise
     except TirgemmError as error:

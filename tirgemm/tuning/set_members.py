@@ -16,9 +16,8 @@ from tirgemm.status import Role
 from tirgemm.timings import MemberTiming, SearchSummary, Timings
 from tirgemm.tuning.finish import Finalist, FinishPlan, built_finalists, certified, mark_failed, reported_timings
 from tirgemm.tuning.kernel_set.partition import Segment, borders
-from tirgemm.tuning.records import Certificate, KernelRecord, SampleSet
+from tirgemm.tuning.records import Certificate, KernelRecord
 from tirgemm.tuning.records.row_signatures import RowsDiffer, row_signature
-from tirgemm.tuning.selection import DEFAULT, ratio_low
 from tirgemm.tuning.tuning_task import TuningTask
 from tirgemm.tuning.workbench import SetMember
 
@@ -85,23 +84,13 @@ def built_member(part: TuningTask, segment: Segment, summary: SearchSummary, pla
             (winner,) = built_finalists(part, [segment.config])
         # Another config that is the same kernel is no faster than itself.
         beside = next((f for f in finalists if f.config == default and f.kernel != winner.kernel), winner)
-        evidence = certified(part, winner, beside, plan)
-        if _loses(evidence.report):
-            reason = f"serves m = {part.gemm.m}: the default, which is faster there than what was chosen"
-            evidence, winner = certified(part, beside, beside, plan), beside
-        else:
-            reason = (
-                f"serves m = {part.gemm.m}: at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, "
-                "and at those between by races or estimates"
-            )
-        timings = reported_timings(part, winner, beside, evidence, reason, summary, plan)
-    return Member(part.gemm, winner, evidence.certificate, timings)
-
-
-def _loses(report: SampleSet) -> bool:
-    """Whether the default that ran beside is shown to be faster, by more than a set may lose."""
-    default = report.baselines.get(DEFAULT, ())
-    return bool(default) and ratio_low(report.samples_us, default) > 1 + TOLERANCE
+        evidence = certified(part, winner, beside, plan, TOLERANCE)
+        reason = evidence.replaced or (
+            f"at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, and at those between by races "
+            "or estimates"
+        )
+        timings = reported_timings(part, beside, evidence, f"serves m = {part.gemm.m}: {reason}", summary, plan)
+    return Member(part.gemm, evidence.finalist, evidence.certificate, timings)
 
 
 def _default(part: TuningTask) -> Config | None:

@@ -75,9 +75,9 @@ def tuned_record(tuning: Tuning) -> KernelRecord:
 class SetTuning(Tuning):
     """One tuning of one problem whose m is a range. The fallback is one kernel for all of it.
 
-    The budget's trials are those of each size, its seconds those of all the searches together; the races between the
-    sizes take two shares of as many on top, and what is measured behind them some more. A search that is stopped ends
-    with one kernel for the whole range.
+    The budget's trials are those of each size's search, its seconds those of all the searches together; the races
+    between the sizes take two shares of as many on top, and what is measured behind them some more. A search that is
+    stopped ends with one kernel for the whole range.
     """
 
     @cached_property
@@ -233,13 +233,16 @@ class SetTuning(Tuning):
     # -- comparison ----------------------------------------------------------------------------
 
     def _cache_variants(self, tuning: Tuning) -> list[Config]:
-        """What is fastest at a size with other cache policies, which a search that its seconds end has not tried."""
+        """What is fastest at a size with other cache policies, as far as its trials go: a search that its seconds end
+        has not tried that."""
         fastest = next(iter(tuning.measured()), None)
         if fastest is None:
             return []
         variants = cache_variants(fastest, family_named(fastest.family).space(tuning.gemm, self.device))
         valid = (config for config in variants if is_valid(tuning.gemm, config, self.device))
-        return [*itertools.islice(valid, self.effort.variants)]
+        known = {candidate.config for candidate in tuning.recorded()}
+        new = [config for config in itertools.islice(valid, self.effort.variants) if config not in known]
+        return new[: max(0, self.budget.trials - tuning.standing().tried)]
 
     def _visitors(self, tuning: Tuning, offered: Mapping[int, Sequence[Config]]) -> list[Config]:
         """What is fast at other sizes and worth timing at this one, the nearest sizes' first."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.helpers.fake_workbench import FakeBench, hashed_us
 from tests.present_timings import timing_of
 from tests.tuning.tune.small_search import GEMM, REGIME, candidates, default, races, samples_of, tuning
-from tirgemm import Config
+from tirgemm import Budget, Config
 from tirgemm.artifact import Trust, read
-from tirgemm.tuning.records import Candidate, CandidateKey, SampleSet, Status
+from tirgemm.events import Event, KernelSelected
+from tirgemm.timings import SelectionReason
+from tirgemm.tuning.measure.requests import RaceOptions
+from tirgemm.tuning.records import Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.sweep import Outcome, Sweep
+from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuning_task import Control
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
@@ -94,6 +104,69 @@ def test_a_small_reported_gap_is_raced_again_with_the_buffers_swapped() -> None:
     assert [timed.options.swap for timed in races(bench, "report")] == [False, True]
     assert timing_of(record.timings).samples == 12
     assert timing_of(record.timings).conditions["swapped"] is True
+
+
+def reports_the_default_as(bench: FakeBench, us: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default takes so long beside what was chosen, and as long as ever in any other race."""
+    usual, digest = bench.fake.time, default(bench).digest
+
+    def time(package: bytes, options: RaceOptions, *, against: dict[str, bytes], **more: Any) -> SampleSet:
+        samples = usual(package, options, against=against, **more)
+        beside = {digest: (us,) * 6} if options.reason == "report" and digest in against else {}
+        return replace(samples, baselines=samples.baselines | beside)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+
+
+def by_a_sweep(tuning: Tuning) -> KernelRecord | None:
+    outcomes: list[Outcome] = []
+    Sweep([tuning], seconds=600.0, on_outcome=outcomes.append).run()
+    return outcomes[0].record
+
+
+@pytest.mark.parametrize("run", [Tuning.run, by_a_sweep], ids=["alone", "sweep"])
+@pytest.mark.parametrize("effort", ["quick", "standard", "exhaustive"])
+def test_a_choice_that_the_reporting_race_shows_to_be_slower_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch, effort: str, run: Callable[[Tuning], KernelRecord | None]
+) -> None:
+    bench, told = FakeBench(), list[Event]()
+    reports_the_default_as(bench, 1.0, monkeypatch)
+    control = Control(on_event=told.append)
+    record = run(Tuning(GEMM, bench, REGIME, Budget.of(effort, trials=12), families=["x86"], control=control))
+    assert record is not None
+    assert (record.config, record.role) == (default(bench), "tuned")
+    assert bench.store.kernel(GEMM, bench.device.key, REGIME) == record
+    assert record.certificate is not None
+    assert record.certificate.kernel_sha256 == record.kernel_sha256
+    chosen, replacing = (timed for timed in bench.fake.timed if timed.options.reason == "report")
+    assert (len(chosen.configs), replacing.configs) == (2, [record.config])
+    assert replacing.options.seed not in {timed.options.seed for timed in bench.fake.timed if timed is not replacing}
+    assert timing_of(record.timings).baselines["default"].ratio == 1
+    assert timing_of(record.timings).median_us == pytest.approx(hashed_us(record.config)), "not the race that chose it"
+    words = f"the default, at least {hashed_us(chosen.configs[0]):.3f} times as fast as what was chosen"
+    assert record.timings.selection == SelectionReason(f"{words}, with 95% confidence", 1.0)
+    (selected,) = (event for event in told if isinstance(event, KernelSelected))
+    assert (selected.kernel, selected.config, selected.timings) == (record.id, str(record.config), record.timings)
+
+
+@pytest.mark.parametrize(("fate", "until", "status"), [("uncertified", "", "wrong"), ("dies", "report", "crashed")])
+def test_a_default_that_failed_before_or_fails_then_does_not_replace_the_choice(
+    monkeypatch: pytest.MonkeyPatch, fate: str, until: str, status: str
+) -> None:
+    bench = FakeBench()
+    search = tuning(bench, families=["x86"])
+    search.fallback()
+    reports_the_default_as(bench, 1.0, monkeypatch)
+
+    def fails(config: Config) -> bool:
+        return config == default(bench) and until not in {timed.options.reason for timed in bench.fake.timed}
+
+    bench.fate = lambda config: fate if fails(config) else "right"
+    record = search.run()
+    assert record.config == min((c.config for c in candidates(bench)), key=hashed_us)
+    marked = bench.store.candidate(search.evaluator.key(default(bench)))
+    assert marked is not None
+    assert marked.status == status
 
 
 def test_a_finalist_that_dies_in_the_race_is_recorded_so_and_the_others_go_on() -> None:
