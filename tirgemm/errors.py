@@ -266,6 +266,7 @@ class RevokedArtifact(UntrustedArtifact):
     """Revoked, or signed by a key that was revoked, by a service whose key the user trusts."""
 
     code = "revoked_artifact"
+    status = 410
 
 
 class RevokedKernel(RevokedArtifact):

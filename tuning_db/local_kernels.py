@@ -18,6 +18,7 @@ from tirgemm.errors import (
     Cancelled,
     DoesNotFit,
     MeasurementFailed,
+    RevokedKernel,
     StoreError,
     TirgemmError,
     Unsupported,
@@ -135,7 +136,7 @@ def _answer(tuning: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
             return default_set(tuning, parts)
         except BuildersUnusable:
             raise
-        except (BuildFailed, MeasurementFailed, VerificationFailed) as error:
+        except (BuildFailed, MeasurementFailed, RevokedKernel, VerificationFailed) as error:
             LOG.warning("no kernel set for %s, but one kernel: %s", tuning.gemm, error)
     return tuning.fallback()
 

@@ -35,6 +35,7 @@ from tirgemm.tuning_db.models import (
 )
 from tirgemm.tuning_db.nearest_candidates import nearest_candidates
 from tirgemm.tuning_db.queue.job_leases import note_progress, require_held
+from tirgemm.tuning_db.revoked_artifacts import revocation
 from tirgemm.tuning_db.times import iso
 
 # Built once: to build it takes longer than to run it.
@@ -177,10 +178,14 @@ class SqlStore:
         without: Collection[str] = (),
     ) -> KernelRecord | None:
         wanted = {"gemm": str(gemm), "device_key": device_key, "regime": regime, "other_devices": other_devices}
-        query = _ANSWER.where(KernelRow.id.not_in(without)) if without else _ANSWER
-        with self.db.read() as connection:
-            row = connection.execute(query, wanted).first()
-        return None if row is None else rows.kernel_of(row, gemm)
+        passed_over = [*without]
+        while True:
+            query = _ANSWER.where(KernelRow.id.not_in(passed_over)) if passed_over else _ANSWER
+            with self.db.read() as connection:
+                row = connection.execute(query, wanted).first()
+            if row is None or not revocation(self.db, row.artifact_sha256):
+                return None if row is None else rows.kernel_of(row, gemm)
+            passed_over.append(row.id)
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None:
         with self.db.read() as connection:

@@ -58,14 +58,12 @@ def revoke(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Revoke a former key, an artifact or a kernel for good: clients refuse it from their next request on."""
+    """Revoke a former key, an artifact or a kernel for good: the folder's service answers with it no more, and clients
+    refuse it from their next request on."""
     with _changing(data) as keys:
         keys.revoke(what, reason)
         _tell(keys, as_json)
     _note(keys, "signing revoke", what)
-    if not what.startswith("ed25519:") and not as_json:
-        words = "a service answers with its kernels until they are deleted: tirgemm kernels delete ID"
-        console.err.print(words, soft_wrap=True)
 
 
 @contextmanager

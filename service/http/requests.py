@@ -31,6 +31,7 @@ from tirgemm.tuning_db.access.quotas import Asker
 from tirgemm.tuning_db.answers.kernel_document import repair_document
 from tirgemm.tuning_db.answers.stored_answers import StoredAnswer, WantedAnswer
 from tirgemm.tuning_db.job_values import Window
+from tirgemm.tuning_db.revoked_artifacts import revocation, revoked_names
 from tirgemm.tuning_db.upkeep.pins import set_pinned
 
 logger = logging.getLogger("tirgemm.service")
@@ -128,6 +129,9 @@ async def stored_answer(state: ServiceState, body: KernelRequest, devices: Seque
         stored = await state.lookups.find(wanted._replace(gemm=canonical))
     if stored is None or not state.store.has_blob(stored.artifact_sha256):
         return None
+    database, artifact_sha256 = state.database, stored.artifact_sha256
+    if await asyncio.to_thread(revocation, database, artifact_sha256) if revoked_names(database) else "":
+        return None
     if stored.document is None:
         return await asyncio.to_thread(_rendered_answer, state, body, budget, stored.kernel_id)
     if stored.interrupted or not _is_answer(stored, body, budget):
@@ -210,8 +214,11 @@ def known_kernel(
 
 
 def _whole(state: ServiceState, known: KernelRecord | None) -> KernelRecord | None:
-    """The kernel, if its artifact is there; one whose artifact is lost answers nothing, so that it is built again."""
-    if known is None or state.store.has_blob(known.artifact_sha256):
+    """The kernel, if its artifact is there and not revoked; one whose artifact is lost answers nothing, so that it is
+    built again."""
+    if known is None or revocation(state.database, known.artifact_sha256):
+        return None
+    if state.store.has_blob(known.artifact_sha256):
         return known
     logger.warning("kernel %s: its artifact %s is lost; it is built again", known.id, known.artifact_sha256)
     return None
@@ -248,11 +255,18 @@ def progress(state: ServiceState, job_id: str) -> KernelOrJob:
         raise InvalidRequest(f"job {job_id} was deleted while its answer was awaited; ask again")
     if job.status == "done":
         state.snapshots.expire()
-        kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
+        kernel = kernel_of_job(state, job.kernel_id)
         if kernel is None:
-            raise Problem(409, f"job {job_id} is done, but its kernel was deleted; ask again", "kernel_deleted")
+            words = "its kernel was deleted or revoked; ask again"
+            raise Problem(409, f"job {job_id} is done, but {words}", "kernel_deleted")
         return KernelOrJob(kernel=kernel, job=job)
-    return KernelOrJob(job=job, fallback=state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None)
+    return KernelOrJob(job=job, fallback=kernel_of_job(state, job.fallback_id))
+
+
+def kernel_of_job(state: ServiceState, kernel_id: str | None) -> KernelRecord | None:
+    """The kernel that a job names, unless it is deleted or revoked."""
+    kernel = state.store.kernel_by_id(kernel_id) if kernel_id else None
+    return None if kernel is None or revocation(state.database, kernel.artifact_sha256) else kernel
 
 
 def workable(target: Target, devices: list[Device], *, verify: bool) -> Device:

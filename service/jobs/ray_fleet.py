@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.job_config import JobConfig
 
 from tirgemm.artifact.sign import Signer
 from tirgemm.device import Device
@@ -60,8 +61,10 @@ class RayFleet:
         self._kinds = kinds
         self._lock_dir = lock_dir
         _require_listener(address)
+        job = JobConfig(_client_job=True)  # of another, actors and tasks import from the folder of this process first
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING, "configure_logging": False}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+            ray.init(address=address, job_config=job, **quiet)
         except (RayError, ConnectionError, ValueError, RuntimeError) as error:
             raise DeviceUnavailable(f"what listens at {address} is no Ray cluster: {error}") from error
         self._builds = RayBuilds(lock_dir)

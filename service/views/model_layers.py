@@ -14,6 +14,7 @@ from tirgemm.tuning_db.answers.answer_choice import ANSWER_ORDER, may_answer
 from tirgemm.tuning_db.models import BatchItemRow, KernelRow
 from tirgemm.tuning_db.queue.batch_totals import ItemState
 from tirgemm.tuning_db.queue.batches import Batch
+from tirgemm.tuning_db.revoked_artifacts import revocation
 from tirgemm.tuning_db.rows import parts
 
 # What answers a problem now: the kernel of a search, a family's default, or nothing yet.
@@ -58,7 +59,7 @@ class ModelLayers:
 def model_layers(database: Database, batch: Batch) -> ModelLayers:
     """How the problems of a batch are answered now. Raises StoreError."""
     with database.read() as connection:
-        answers = _answers(connection, batch.id)
+        answers = _answers(database, connection, batch.id)
     answered = [(item, *answers.get(number, _NO_ANSWER)) for number, item in enumerate(batch.items)]
     timed = [(item.times, us, default_us) for item, _, _, us, default_us in answered if us and default_us]
     total, default = sum(times * us for times, us, _ in timed), sum(times * us for times, _, us in timed)
@@ -89,20 +90,21 @@ _Answer = tuple[str | None, Served, float | None, float | None]
 _NO_ANSWER: _Answer = None, "nothing", None, None
 
 
-def _answers(connection: Connection, batch_id: str) -> dict[int, _Answer]:
+def _answers(database: Database, connection: Connection, batch_id: str) -> dict[int, _Answer]:
     """By the number of an item the kernel that its problem is answered with: batches ask for none of other devices'
     records."""
     item, kernel = BatchItemRow, KernelRow
     same = and_(kernel.gemm_id == item.gemm_id, kernel.device_key == item.device_key, kernel.regime == item.regime)
     wanted = (
-        select(item.number, kernel.id)
+        select(item.number, kernel.id, kernel.artifact_sha256)
         .join(kernel, same)
         .where(item.batch_id == batch_id, may_answer(false()))
         .order_by(item.number, *ANSWER_ORDER)
     )
     chosen: dict[int, str] = {}
-    for number, kernel_id in connection.execute(wanted):
-        chosen.setdefault(number, kernel_id)
+    for number, kernel_id, artifact_sha256 in connection.execute(wanted):
+        if number not in chosen and not revocation(database, artifact_sha256):
+            chosen[number] = kernel_id
     answers: dict[str, _Answer] = {}
     columns = (kernel.id, kernel.role, kernel.regime, kernel.timings)
     for part in parts(sorted(set(chosen.values()))):

@@ -143,8 +143,7 @@ def test_what_another_folder_of_the_users_has_revoked_is_refused_where_that_is_n
     tune = ("tune", SHAPE, "--device", "cpu", "--effort", "none", "--data", "other", "-o")
     assert run(*tune, "k")[0] == 0
     artifact = hashlib.sha256(Path("k").read_bytes()).hexdigest()
-    code, _, err = run("signing", "revoke", artifact, "--reason", "slow", "--data", "other")
-    assert (code, "until they are deleted: tirgemm kernels delete ID" in err) == (0, True)
+    assert run("signing", "revoke", artifact, "--reason", "slow", "--data", "other")[0] == 0
     for command in (("call", "k"), ("verify", "k"), ("export", "k", "k.so"), ("show", "k"), ("compare", "k", "k")):
         code, _, err = run(*command, "--data", "other")
         assert (code, f"{artifact} was revoked: slow" in err) == (1, True)

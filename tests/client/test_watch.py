@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +23,7 @@ from tirgemm._client import watch
 from tirgemm.errors import ClientClosed, ServiceUnreachable
 
 STREAM = f"/v1/jobs/{JOB}/events"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
 
 @pytest.fixture
@@ -156,6 +161,29 @@ def test_a_stream_that_ends_early_does_not_hide_the_end_of_the_job(client: Clien
     fake.streams = [[*EVENTS[:3]], []]
     fake.status = "done"
     assert client.kernel("33x17x19:f32:nt").manifest.role == "tuned"
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + EVENTS[0]])
+def test_closing_a_client_ends_a_read_that_another_thread_waits_in(sent: bytes, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool, socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        client, seen = Client(url, trust=[], cache_dir=tmp_path, timeout=20 * PATIENCE_S), queue.SimpleQueue[Any]()
+
+        def read() -> None:
+            for event in client.events(JOB):
+                seen.put(event)
+
+        reading = pool.submit(read)
+        connection, _ = listener.accept()
+        with connection:
+            while not connection.recv(4096).endswith(b"\r\n\r\n"):
+                pass
+            connection.sendall(sent)
+            if sent.endswith(EVENTS[0]):
+                seen.get(timeout=PATIENCE_S)
+            client.close()
+            with pytest.raises(ClientClosed, match="was closed"):
+                reading.result(PATIENCE_S)
 
 
 def test_a_client_that_is_closed_while_a_job_is_followed_says_so(client: Client, fake: FakeService) -> None:

@@ -48,10 +48,11 @@ def kernel_record(
     device: Device | None = None,
     search: dict[str, Any] | None = None,
     timing: Timing | None = None,
+    artifact: bytes = b"",
 ) -> KernelRecord:
-    """A stored kernel that spent the trials of ``request``, whose artifact is a few bytes: the service never looks into
-    it. ``timing`` is that of its regime."""
-    blob = f"artifact of {request.gemm} {role} {salt}".encode() * 9
+    """A stored kernel that spent the trials of ``request``, whose artifact is by default a few bytes: the service looks
+    into it only where something is revoked. ``timing`` is that of its regime."""
+    blob = artifact or f"artifact of {request.gemm} {role} {salt}".encode() * 9
     sha256 = store.put_blob(blob)
     kernel_sha256 = hashlib.sha256(blob + b"kernel").hexdigest()
     certificate = Certificate(

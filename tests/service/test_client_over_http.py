@@ -208,7 +208,10 @@ def test_a_kernel_that_is_deleted_when_its_job_ends_is_told(
         if isinstance(event, Done) and event.kernel:
             client.delete(event.kernel)
 
-    with service.worker(), pytest.raises(ServiceError, match="is done, but its kernel was deleted; ask again"):
+    with (
+        service.worker(),
+        pytest.raises(ServiceError, match="is done, but its kernel was deleted or revoked; ask again"),
+    ):
         client.kernel(SHAPE, on_event=delete)
 
 

@@ -150,7 +150,7 @@ def test_a_job_whose_kernel_was_deleted_fails_the_watching(service: Service, eng
     assert job is not None
     service.store.delete_kernel(str(job.kernel_id))
     code, out, _ = run("jobs", "watch", job_id, "--url", service.url)
-    words = f"job {job_id} for {SHAPE} is done, but its kernel was deleted; ask again"
+    words = f"job {job_id} for {SHAPE} is done, but its kernel was deleted or revoked; ask again"
     assert (code, " ".join(out.split())) == (1, words)
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.helpers.command_line import own_folders
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Config, Gemm
+from tirgemm._user_folders import user_data
 from tirgemm.artifact import Trust, read
+from tirgemm.artifact.signing_keys import SigningKeys
 from tirgemm.detect import device
 from tirgemm.errors import Unsupported
 from tirgemm.families import Family, family_named, supporting
@@ -24,6 +28,7 @@ from tirgemm.tuning.kernel_set.partition import Loss
 from tirgemm.tuning.records import Status
 from tirgemm.tuning.records.row_signatures import row_signatures
 from tirgemm.tuning.set_tuning import SetTuning
+from tirgemm.tuning.tune import Tuning
 
 
 @pytest.mark.parametrize(
@@ -72,11 +77,12 @@ def test_by_expectation_no_m_has_much_less_than_the_default_for_it(sides: str) -
     assert statistics.geometric_mean(shares.values()) >= 0.97, shares
 
 
-@pytest.mark.parametrize("alone", [(8,), (8, 14), (4,)])
-def test_a_default_that_gives_a_row_other_bits_is_marked_wrong_and_the_range_cut_by_others(
-    alone: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("alone", "revoked"), [((8,), False), ((8, 14), False), ((4,), False), ((8,), True)])
+def test_a_default_that_is_revoked_or_gives_a_row_other_bits_is_marked_wrong_and_the_range_cut_by_others(
+    alone: tuple[int, ...], revoked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other than the first has, which is stored for its part."""
+    own_folders(tmp_path, monkeypatch)
     bench, gemm = FakeBench(), Gemm.parse("4..64x96x64:f32:nt:invariant")
     default = family_named("x86").default(gemm, bench.device, "sustained")
     tiles = {tile: default.with_(tile_m=tile, threads=1) for tile in (4, 8, 14)}
@@ -92,7 +98,11 @@ def test_a_default_that_gives_a_row_other_bits_is_marked_wrong_and_the_range_cut
 
     monkeypatch.setattr(default_set_module, "size_defaults", defaults)
     monkeypatch.setattr(default_set_module, "losses_everywhere", losses)
-    bench.fate = lambda config: "alone" if int(config["tile_m"]) in alone else "right"
+    if revoked:
+        made = Tuning(gemm.with_(m=Range(7, 24)), bench, "sustained").evaluator.certified_default(tiles[8])
+        SigningKeys(user_data()).revoke(made.kernel_sha256)
+    else:
+        bench.fate = lambda config: "alone" if int(config["tile_m"]) in alone else "right"
     record = default_set(SetTuning(gemm, bench, "sustained"), default_parts(gemm, bench.device, "sustained"))
     assert (record.gemm, record.role) == (gemm, "fallback")
     assert len(set(row_signatures(record.certificate))) == 1

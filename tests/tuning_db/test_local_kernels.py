@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.waiting import PATIENCE_S
 from tirgemm.artifact import Kernel
 from tirgemm.config import Config
 from tirgemm.detect import device as detect_device
-from tirgemm.errors import BuildFailed, InvalidRequest
+from tirgemm.errors import BuildFailed, InvalidRequest, RevokedKernel
 from tirgemm.families import family_named
 from tirgemm.gemm import Gemm, Range
 from tirgemm.kernel_source import KernelSource, policy_named
@@ -112,10 +113,11 @@ def test_a_range_of_m_gets_a_kernel_set(source: LocalKernels, prepare: Any, monk
     assert stored is not None
     assert stored.kernel_sha256 == kernel.kernel_sha256
 
-    other = OTHER.with_(n=68)
-    monkeypatch.setattr(local_kernels, "default_set", refused)
-    (kernel,), failures = prepare(other)
-    assert (kernel.gemm, kernel.manifest.members, failures) == (other, (), {}), "one kernel in place of the set"
+    for n, error in ((68, BuildFailed("one of them does not build")), (69, RevokedKernel("one of them is revoked"))):
+        other = OTHER.with_(n=n)
+        monkeypatch.setattr(local_kernels, "default_set", Mock(side_effect=error))
+        (kernel,), failures = prepare(other)
+        assert (kernel.gemm, kernel.manifest.members, failures) == (other, (), {}), "one kernel in place of the set"
 
 
 def test_a_range_of_m_is_made_where_one_of_its_sizes_was_shipped(
@@ -147,10 +149,6 @@ def test_what_was_raced_in_this_environment_is_made_and_no_range_is_because_of_i
     assert source.refusal(raced, CPU, "shipped") is None
     assert source.refusal(OTHER, CPU, "shipped") is not None
     assert source.refusal(raced.with_(n=72), CPU, "shipped") is not None
-
-
-def refused(*_given: Any) -> None:
-    raise BuildFailed("one of them does not build")
 
 
 def test_a_policy_says_what_is_made(prepare: Any) -> None:

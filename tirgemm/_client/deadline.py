@@ -38,7 +38,7 @@ class Deadline(Closing):
         self.close()
         self.seconds = seconds
         if not math.isinf(seconds):
-            self._timer = threading.Timer(max(0.0, seconds), self._pass)
+            self._timer = threading.Timer(max(0.0, seconds), self.end)
             self._timer.daemon = True
             self._timer.start()
 
@@ -57,9 +57,10 @@ class Deadline(Closing):
             with self._lock:
                 self._sockets.append(connection)
             if self.passed:
-                self._pass()
+                self.end()
 
-    def _pass(self) -> None:
+    def end(self) -> None:
+        """Shut the sockets down now, and those that are opened later."""
         with self._lock:
             self.passed = True
             for connection in self._sockets:

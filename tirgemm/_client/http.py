@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import re
@@ -10,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -78,6 +77,7 @@ class ServiceConnection(Closing):
         self.timeout = timeout
         self.patience = patience
         self._closing = threading.Event()
+        self._exchanges: set[Deadline] = set()
         self._http = http_client(
             whole,
             timeout=timeout,
@@ -93,11 +93,9 @@ class ServiceConnection(Closing):
 
     def close(self) -> None:
         self._closing.set()
+        for exchange in tuple(self._exchanges):  # to close a socket wakes nobody who reads of it
+            exchange.end()
         self._http.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._closing.is_set()
 
     def pause(self, seconds: float) -> None:
         """Sleep, but no longer than this session is open."""
@@ -211,6 +209,8 @@ class ServiceConnection(Closing):
         Raises ServiceError for any other status, httpx.TransportError on loss and at the deadline.
         """
         with Deadline(seconds) as deadline:
+            self._exchanges.add(deadline)
+            self.refuse_closed()  # which it may have been before it could see this exchange
             try:
                 with self._http.stream(method, path, extensions=deadline.extensions, **options) as response:
                     _refuse_encoding(response, self.url)
@@ -223,6 +223,8 @@ class ServiceConnection(Closing):
             except RuntimeError as error:  # httpx's words for a client that was closed meanwhile
                 self.refuse_closed(error)
                 raise
+            finally:
+                self._exchanges.discard(deadline)
 
     def _refuse_offline(self) -> None:
         if self.offline:
@@ -230,7 +232,7 @@ class ServiceConnection(Closing):
 
     def refuse_closed(self, cause: Exception | None = None) -> None:
         """Raise ClientClosed where this connection was closed."""
-        if self.closed:
+        if self._closing.is_set():
             raise ClientClosed(
                 f"this client of {self.url} was closed; keep it open for as long as kernels are to come of it"
             ) from cause
@@ -319,7 +321,7 @@ def _raise_for_problem(response: httpx.Response, deadline: Deadline, url: str) -
     if response.status_code < 400:
         return
     problem: dict[str, object] = {}
-    with contextlib.suppress(ValueError, _TooLong):
+    with suppress(ValueError, _TooLong):
         document = parse_json(_body(response, deadline))
         problem = document if isinstance(document, dict) else {}
     seconds = whole_number(response.headers.get("retry-after", ""))

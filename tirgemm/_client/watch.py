@@ -107,7 +107,7 @@ def kernel_of(job: dict[str, Any], job_id: str) -> dict[str, Any] | str:
         reasons = error if isinstance(error, dict) else {}
         raise ServiceError(f"{what} failed: {reasons.get('detail') or 'no reason given'}", reasons)
     if status == "done" and not job.get("kernel"):
-        raise ServiceError(f"{what} is done, but its kernel was deleted; ask again", job)
+        raise ServiceError(f"{what} is done, but its kernel was deleted or revoked; ask again", job)
     kernel = job.get("kernel") or job.get("fallback")
     if not isinstance(kernel, (dict, str)):
         raise ServiceError(f"{what} is {status} and has no kernel yet; wait longer, or ask again later", job)

@@ -69,8 +69,8 @@ def list_jobs(
 
 @app.command()
 def watch(job_id: JobId, url: ServiceUrl = URL, as_json: Json = False) -> None:
-    """Follow a job to its end; exit code 1 where it fails, is cancelled, or its kernel was deleted. Ctrl-C ends the
-    watching, not the job."""
+    """Follow a job to its end; exit code 1 where it fails, is cancelled, or its kernel was deleted or revoked. Ctrl-C
+    ends the watching, not the job."""
     from tirgemm.client import Client
 
     with Client(url) as client:
@@ -140,7 +140,7 @@ def _ending(job: dict[str, Any]) -> str:
         return f"{what} failed: {error.get('code')}: {error.get('detail')}"
     kernel = job.get("kernel")
     if not kernel:
-        deleted = ", but its kernel was deleted; ask again" if job["status"] == "done" else ""
+        deleted = ", but its kernel was deleted or revoked; ask again" if job["status"] == "done" else ""
         return f"{what} is {job['status']}{deleted}"
     if isinstance(kernel, str):
         return f"{what} is {job['status']}: kernel {kernel}"

@@ -219,6 +219,14 @@ def signing_key(data: bytes) -> str:
     return _read_signature(_Archive(data).read(_SIGNATURE))[0]
 
 
+def revocable_names(data: bytes) -> frozenset[str]:
+    """What a list of revocations may name an artifact by, believed or not: its hash, those of its kernels, and the key
+    that signed it. Raises ArtifactError for none."""
+    manifest = manifests.read(_Archive(data).read(_MANIFEST))
+    kernels = (kernel.kernel_sha256 for kernel in (manifest, *manifest.members))
+    return frozenset((sha256(data), signing_key(data), *kernels))
+
+
 def unverified_manifest(data: bytes) -> dict[str, Any]:
     """The document of an artifact's manifest, whoever signed it and whether it is true or not: to be shown, no more.
     Raises CorruptArtifact where there is none."""

@@ -131,24 +131,32 @@ class KnownRevocations:
         for path, data in tuple(_UNWRITTEN.items()):
             if path.parent == self.folder and name in (revoked := _parsed(_document(data)["list"]).revoked):
                 return revoked[name], path
-        for path, status in self._files():
-            reason = _revoked(path, status.st_mtime_ns, status.st_size).get(name)
-            if reason is not None:
-                return reason, path
+        for path, listed in self._written():
+            if name in listed:
+                return listed[name], path
         return None
 
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """The lists that are written, with what they are."""
-        for path in self.own:
-            if path.is_file() and (status := path.stat()).st_uid == os.geteuid():
-                yield path, status
+    def _written(self) -> Iterator[tuple[Path, Mapping[str, str]]]:
+        """The lists that are written, with what they revoke."""
+        yield from ((path, revoked_by(path)) for path in self.own)
         if self.folder.is_dir():
-            yield from ((path, path.stat()) for path in sorted(self.folder.glob("*.json")))
+            yield from ((path, _listed(path, path.stat())) for path in sorted(self.folder.glob("*.json")))
+
+
+def revoked_by(path: Path) -> Mapping[str, str]:
+    """What the list of a data folder revokes, with the reasons; nothing where it is not the user's own file. Raises
+    UntrustedArtifact for one that cannot be read."""
+    own = path.is_file() and (status := path.stat()).st_uid == os.geteuid()
+    return _listed(path, status) if own else {}
 
 
 def signers(data: bytes) -> frozenset[str]:
     """The keys that a list says signed it, believed or not. Raises UntrustedArtifact for what is no list."""
     return frozenset(_signatures(_document(data))[1])
+
+
+def _listed(path: Path, status: os.stat_result) -> Mapping[str, str]:
+    return _revoked(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -12,8 +12,10 @@ import numpy.typing as npt
 from tirgemm.config import Config
 from tirgemm.device import Device
 from tirgemm.errors import Unsupported
+from tirgemm.families import is_valid
 from tirgemm.families.base import Family, WithShortlist
 from tirgemm.families.common.config_columns import ConfigColumns
+from tirgemm.families.common.knob_parts import COARSE
 from tirgemm.families.common.ranking_model import RankingModel, ranking_model
 from tirgemm.families.features import expected_us, features
 from tirgemm.gemm import Gemm, Regime
@@ -103,6 +105,22 @@ def _opening(
     uncovered = [family for family in by_estimate if family not in covered]
     others = [config for config, us in (by_estimate[family] for family in uncovered) if us <= promising]
     return list(dict.fromkeys([defaults[0][1], *best, first, *others]))
+
+
+def next_best(families: Sequence[Family], gemm: Gemm, device: Device, regime: Regime, count: int) -> list[Config]:
+    """What may stand in the place of the best default, best first: what else is tried before a search, the other
+    families' defaults, and ``count`` of its variants by one knob: those that cut the work in another way first, since
+    the others may have the same machine code, and of them the fastest as expected."""
+    (family, best), *others = ranked_defaults(families, gemm, device, regime)
+    model, near = ranking_model(device), dict[Config, tuple[bool, float]]()
+    for knob in family.space(gemm, device).knobs:
+        for config in (best.with_(**{knob.name: choice}) for choice in knob.choices):
+            if config != best and is_valid(gemm, config, device):
+                us = expected_time_us(family, config, gemm, device, regime, model)
+                near[config] = knob.name not in COARSE, us
+    tried = opening(families, gemm, device, regime, count)[1:]
+    variants = sorted(near, key=lambda config: near[config])[:count]
+    return list(dict.fromkeys([*tried, *(config for _, config in others), *variants]))
 
 
 def promising_us(estimates: Mapping[Family, float]) -> float:

@@ -8,7 +8,7 @@ from functools import partial
 
 from tirgemm.config import Config
 from tirgemm.device import Device
-from tirgemm.errors import Unsupported
+from tirgemm.errors import RevokedKernel, Unsupported
 from tirgemm.families import Family
 from tirgemm.families.choice import ranked_defaults
 from tirgemm.gemm import Gemm, Range, Regime
@@ -76,9 +76,9 @@ def size_defaults(gemm: Gemm, device: Device, regime: Regime) -> dict[Gemm, tupl
 def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
     """The kernels of the parts, built, certified, timed and stored as the fallback of ``whole``.
 
-    One that gives a row other bits than those that are stored, as each is for its part, is recorded as wrong, and the
-    range cut by the other defaults. Raises what else ends it, and RowsDiffer at the default number ``MOST_CUTS`` that
-    does.
+    One that is revoked, or gives a row other bits than those that are stored, as each is for its part, is recorded as
+    wrong, and the range cut by the other defaults. Raises what else ends it, and what did at the default number
+    ``MOST_CUTS`` that is so.
     """
     whole.raise_if_cancelled()
     made: dict[SetPart, Member] = {}
@@ -104,17 +104,17 @@ def default_set(whole: Tuning, parts: Sequence[SetPart]) -> KernelRecord:
 
 def _stored(
     whole: Tuning, parts: Sequence[SetPart], made: dict[SetPart, Member], odd: set[Config]
-) -> RowsDiffer | None:
-    """Certify and store parts, which go into ``made``, up to the first whose rows have other bits, which is returned;
-    its config is recorded as wrong and goes into ``odd``. Raises what else ends it."""
+) -> RowsDiffer | RevokedKernel | None:
+    """Certify and store parts, which go into ``made``, up to the first that is revoked or whose rows have other bits,
+    which is returned; its config is recorded as wrong and goes into ``odd``. Raises what else ends it."""
     for part in parts:
         whole.raise_if_cancelled()
         control = Control(cancel=whole.end.cancel)
         tuning = Tuning(part.gemm, whole.workbench, whole.regime, seed=whole.seed, control=control)
         try:
             made[part] = _member(tuning, part, last=whole.effort is Effort.NONE)
-        except RowsDiffer as error:
-            if not error.expected:  # the stored set contradicts itself
+        except (RowsDiffer, RevokedKernel) as error:
+            if isinstance(error, RowsDiffer) and not error.expected:  # the stored set contradicts itself
                 raise
             mark_failed(tuning, part.config, error)
             odd.add(part.config)

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from tirgemm.config import Config
-from tirgemm.errors import UNUSABLE, Cancelled, Interrupted, StoreError, TirgemmError
+from tirgemm.errors import UNUSABLE, Cancelled, Interrupted, RevokedKernel, StoreError, TirgemmError
 from tirgemm.events import Done, FallbackStored, Phase, SearchStarted, WasCancelled
 from tirgemm.families import Family
-from tirgemm.families.choice import opening, ranked_defaults
+from tirgemm.families.choice import next_best, opening, ranked_defaults
 from tirgemm.gemm import REGIMES
 from tirgemm.timings import ConfigOrigin, SearchEnd, SearchSummary, Timings
 from tirgemm.tuning.budget import Budget, covers, is_within_default, shipped_effort
@@ -27,6 +27,9 @@ from tirgemm.tuning.search.search import Search, SearchOptions
 from tirgemm.tuning.search_loop import SearchLoop
 from tirgemm.tuning.shipped_kernel import PLAN, offered_configs, shipped_kernel
 from tirgemm.tuning.tuning_task import TuningTask, chosen_families
+
+# So many configs, and as many again, may stand in the place of a default that is revoked.
+NEXT_BEST = 8
 
 
 class Tuning(TuningTask):
@@ -69,21 +72,26 @@ class Tuning(TuningTask):
         return record
 
     def _first_that_works(self, made: Callable[[Family, Config], KernelRecord]) -> tuple[KernelRecord, Config]:
-        """The kernel that ``made`` makes of the best-predicted default, or of another family's in turn where it raises.
-        Raises what the first raised where all do, Cancelled, and at once what says nothing of a default: StoreError,
-        DeviceUnavailable and BuildersUnusable."""
-        choices = ranked_defaults(self.families, self.gemm, self.device, self.regime)
-        failures: list[TirgemmError] = []
-        for family, config in choices:
+        """The kernel that ``made`` makes of the best-predicted default, or of another family's in turn where it raises;
+        where that is revoked, of the next best config. Raises what the first raised where all do, Cancelled, and at
+        once what says nothing of a default: StoreError, DeviceUnavailable and BuildersUnusable."""
+        families = {family.name: family for family in self.families}
+        choices = [config for _, config in ranked_defaults(self.families, self.gemm, self.device, self.regime)]
+        failures: dict[Config, TirgemmError] = {}
+        while choices:
+            config = choices.pop(0)
             self.raise_if_cancelled()
             try:
-                return made(family, config), config
+                return made(families[config.family], config), config
             except (Cancelled, StoreError, *UNUSABLE):
                 raise
             except TirgemmError as error:
-                failures.append(error)
-        words = "; ".join(f"{config}: {error}" for (_, config), error in zip(choices, failures, strict=True))
-        raise type(failures[0])(f"no default of {self.gemm} on {self.device.name} works: {words}") from failures[0]
+                if isinstance(error, RevokedKernel) and not failures:
+                    choices = next_best(self.families, self.gemm, self.device, self.regime, NEXT_BEST)
+                failures[config] = error
+        first = next(iter(failures.values()))
+        words = "; ".join(f"{config}: {error}" for config, error in failures.items())
+        raise type(first)(f"no default of {self.gemm} on {self.device.name} works: {words}") from first
 
     def run(self) -> KernelRecord:
         """All stages. Returns the selected, certified kernel, stored as the answer.

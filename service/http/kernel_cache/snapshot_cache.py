@@ -13,6 +13,7 @@ from tirgemm.device import Device
 from tirgemm.service.group_memory import GroupMemory
 from tirgemm.tuning_db import JobQueue
 from tirgemm.tuning_db.answers.kernel_version import read_version
+from tirgemm.tuning_db.revoked_artifacts import revoked_names
 
 # What another process changes is seen after so long.
 MAX_AGE_SECONDS = 1.0
@@ -21,11 +22,12 @@ EVER_SECONDS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSnapshot:
-    """The version of the stored kernels, and the devices of the live workers, where there is none of all that there
-    were, all of one moment."""
+    """The version of the stored kernels, the devices of the live workers, where there is none of all that there were,
+    and what is revoked, all of one moment."""
 
     kernel_version: int
     devices: tuple[Device, ...]
+    revoked: frozenset[str] = frozenset()
 
 
 class SnapshotCache:
@@ -68,4 +70,5 @@ class SnapshotCache:
             version = read_version(connection)
             workers = self._queue.workers_seen(connection, self._alive_seconds)
             workers = workers or self._queue.workers_seen(connection, EVER_SECONDS)
-        return DatabaseSnapshot(version, tuple(device for worker in workers for device in worker.devices))
+        devices = tuple(device for worker in workers for device in worker.devices)
+        return DatabaseSnapshot(version, devices, frozenset(revoked_names(self._queue.db)))

@@ -35,7 +35,6 @@ from tirgemm.service.views.spaces.listing import (
     summaries,
 )
 from tirgemm.service.views.spaces.problem_space import ProblemSpace
-from tirgemm.tuning_db.answers.stored_answers import WantedAnswer, stored_answers
 
 router = APIRouter(tags=["pages"])
 
@@ -144,7 +143,7 @@ def _space(
     importance = state.importances.read(space.times)
     place = (str(gemm), every.device_key, every.regime)
     others = {(str(gemm), key, where) for key, where in recorded_places(state.database, state.store.shipped, gemm)}
-    (kernel,) = stored_answers(state.database, [WantedAnswer(str(gemm), every.device_key, every.regime)])
+    kernel = state.store.kernel(gemm, every.device_key, every.regime)
     first, rows = _candidate_page(space, after)
     return SpaceDocument(
         gemm=place[0],
@@ -155,7 +154,7 @@ def _space(
         families=problem.families,
         fastest=problem.peer(problem.fastest),
         default=problem.peer(problem.default),
-        kernel=kernel.kernel_id if kernel else None,
+        kernel=kernel.id if kernel else None,
         family=space.family,
         knobs=list(space.knobs),
         heat_map=_heat_map(space, importance, knobs),

@@ -11,10 +11,11 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import StreamingResponse
 
-from tirgemm.errors import DamagedBlob
+from tirgemm.errors import DamagedBlob, RevokedArtifact
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.routes.parameters import IfNoneMatch, etag_matches
 from tirgemm.service.http.state import State
+from tirgemm.tuning_db.revoked_artifacts import revocation
 
 logger = logging.getLogger("tirgemm.service")
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
@@ -68,6 +69,8 @@ def _file(state: State, sha256: str) -> FilePath:
     )
     if not re.fullmatch(r"[0-9a-f]{64}", sha256) or not state.database.blobs.has(sha256):
         raise missing
+    if words := revocation(state.database, sha256):
+        raise RevokedArtifact(f"artifact {sha256} is no longer served: {words}")
     try:
         return state.database.blobs.checked(sha256)
     except DamagedBlob as error:

@@ -13,6 +13,7 @@ from tirgemm.service.http.documents import JobDocument, JobList, JobSummary
 from tirgemm.service.http.events import Follower, last_event_id, stream
 from tirgemm.service.http.problems import Problem
 from tirgemm.service.http.request_bodies import PriorityChange, RetryRequest
+from tirgemm.service.http.requests import kernel_of_job
 from tirgemm.service.http.routes.parameters import (
     JSON_BODY,
     ONLY_KNOWN,
@@ -68,9 +69,7 @@ def job_document(state: ServiceState, job: Job) -> JobDocument:
     """The job with the documents of its kernels."""
     if job.status in ENDED:
         state.snapshots.expire()
-    fallback = state.store.kernel_by_id(job.fallback_id) if job.fallback_id else None
-    kernel = state.store.kernel_by_id(job.kernel_id) if job.kernel_id else None
-    return JobDocument.with_kernels(job, fallback, kernel)
+    return JobDocument.with_kernels(job, kernel_of_job(state, job.fallback_id), kernel_of_job(state, job.kernel_id))
 
 
 @router.get("", dependencies=[ONLY_KNOWN])

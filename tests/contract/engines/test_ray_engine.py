@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -71,6 +72,17 @@ class TestRayEngine(EngineContract):
         fleet = RayFleet(store, SIGNER, cluster.address, kinds=("cpu",), lock_dir=tmp_path_factory.mktemp("locks"))
         yield fleet
         fleet.close()
+
+
+def test_nodes_import_nothing_from_the_folder_that_the_worker_runs_in(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        Database.embedded(tmp_path / "data") as database,
+        closing(RayFleet(SqlStore(database), SIGNER, cluster.address, kinds=(), lock_dir=tmp_path / "locks")),
+    ):
+        assert str(tmp_path) not in ray.get(ray.remote(lambda: sys.path).remote())
 
 
 def test_a_warmed_engine_has_its_measuring_process_before_its_first_job(cluster: Any, tmp_path: Path) -> None:

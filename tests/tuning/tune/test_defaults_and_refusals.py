@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.helpers.command_line import own_folders
 from tests.helpers.fake_workbench import FakeBench
 from tests.tuning.tune.small_search import GEMM, REGIME, tuning
 from tirgemm import Gemm
+from tirgemm._user_folders import user_data
+from tirgemm.artifact.signing_keys import SigningKeys
 from tirgemm.errors import (
     BuildersUnusable,
     BuildFailed,
     DeviceUnavailable,
     InvalidRequest,
+    RevokedKernel,
     StoreUnavailable,
     Unsupported,
 )
-from tirgemm.families.choice import ranked_defaults
+from tirgemm.families.choice import next_best, ranked_defaults
 from tirgemm.hardware import named_device
-from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tune import NEXT_BEST, Tuning
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
@@ -70,6 +75,32 @@ def test_what_says_nothing_of_a_default_is_not_asked_of_another_familys(
         tuning(bench).fallback()
     assert raised.value is error
     assert bench.built == ([first] if first_builds else [first, second])
+
+
+def test_the_next_best_config_stands_in_the_place_of_a_revoked_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_folders(tmp_path, monkeypatch)
+    bench, keys = FakeBench(), SigningKeys(user_data())
+    families = tuning(bench).families
+    choices = [
+        ranked_defaults(families, GEMM, bench.device, REGIME)[0][1],
+        *next_best(families, GEMM, bench.device, REGIME, NEXT_BEST),
+    ]
+    assert len({(config["tile_m"], config["block_m"], config["block_n"]) for config in choices[:4]}) == 4
+    for config in choices:
+        record = tuning(bench).fallback()
+        assert (record.config, record.role) == (config, "fallback")
+        keys.revoke(record.kernel_sha256)
+    with pytest.raises(RevokedKernel, match=f"no default of {GEMM} on .* works"):
+        tuning(bench).fallback()
+
+
+def test_where_a_default_fails_otherwise_no_other_config_of_its_family_is_built() -> None:
+    bench = FakeBench(fate=lambda _config: "unbuildable")
+    with pytest.raises(BuildFailed, match=f"no default of {GEMM} on .* works"):
+        tuning(bench).fallback()
+    assert len(bench.built) == 1
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Store(Protocol):
     ) -> KernelRecord | None:
         """The current answer: the newest ``tuned`` kernel, else the newest ``fallback``; never ``unverified``. One that
         was chosen from records of another device, only where ``other_devices`` are asked for, or it is pinned. What is
-        named by its id in ``without`` is passed over."""
+        named by its id in ``without``, or revoked by the store's own data folder, is passed over."""
         ...
 
     def kernel_by_id(self, kernel_id: str) -> KernelRecord | None: ...
