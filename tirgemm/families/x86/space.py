@@ -81,5 +81,5 @@ def _direct_a(gemm: Gemm) -> bool:
 
 
 def _direct_b(gemm: Gemm) -> bool:
-    """Whether B can be read where it lies: its rows along n, whole chunks of k, and whole vectors."""
-    return not gemm.trans_b and gemm.k % CHUNK == 0 and gemm.n % 8 == 0
+    """Whether B can be read where it lies: whole chunks of k and, where its rows run along n, whole vectors."""
+    return gemm.k % CHUNK == 0 and (gemm.trans_b or gemm.n % 8 == 0)
