@@ -47,9 +47,7 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
             continue
         # One panel of rows passes over B once: copying B first would only add to its traffic.
         in_place = (
-            gemm.m_max <= tile_m
-            and False in choices["pack_b"]
-            and (gemm.trans_b or gemm.n % (vectors * lanes) == 0)
+            gemm.m_max <= tile_m and False in choices["pack_b"] and (gemm.trans_b or gemm.n % (vectors * lanes) == 0)
         )
         tile = Config(
             space.family,

@@ -80,7 +80,9 @@ def _direct_b(gemm: Gemm, config: Config, _device: Device) -> str | None:
     if config["pack_b"]:
         return None
     if gemm.trans_b and panels > _MAX_TURNS:
-        return f"pack_b off transposes B for each of {panels} panels of A; beyond {_MAX_TURNS} copying it once is cheaper"
+        return (
+            f"pack_b off transposes B for each of {panels} panels of A; beyond {_MAX_TURNS} copying it once is cheaper"
+        )
     if not gemm.trans_b and gemm.n % tile_n:
         return f"pack_b off reads whole tiles of {tile_n} columns of B in place; n = {gemm.n} is not a multiple"
     return None

@@ -7,7 +7,7 @@ from tirgemm.device import Device
 from tirgemm.families.x86.layout import CHUNK
 from tirgemm.gemm import Gemm
 
-TILE_M = (1, 2, 4, 6, 8, 9, 12, 14, 24, 28)
+TILE_M = (1, 2, 4, 6, 8, 9, 12, 14, 16, 24, 28)
 VECTORS = (1, 2, 3, 4)
 UNROLL = (1, 2, 4, 8)
 BLOCKS = (64, 128, 256, 512, 1024)
