@@ -17,6 +17,7 @@ from tirgemm.device import Device
 from tirgemm.families import FAMILIES
 from tirgemm.families.base import rejected
 from tirgemm.families.x86 import maths
+from tirgemm.families.x86.space import has_avx512
 from tirgemm.gemm import Gemm
 from tirgemm.reference.numbers import activate
 from tirgemm.tuning.build.compile import build
@@ -72,10 +73,37 @@ def test_operands_are_read_in_place_only_where_that_is_possible() -> None:
         return {knob.name: knob.choices for knob in X86.space(Gemm.parse(text), cpu()).knobs}
 
     assert choices("64x64x64:f16:nn")["pack_b"] == (True, False)
-    assert choices("64x64x64:f16:nt")["pack_b"] == (True,)
+    assert choices("64x63x64:f16:nn")["pack_b"] == (True,)
+    assert choices("64x63x64:f16:nt")["pack_b"] == (True, False)
+    assert choices("64x64x63:f16:nt")["pack_b"] == (True,)
     assert choices("64x64x63:f16:nn")["pack_b"] == (True,)
     assert choices("64x64x63:f16:nn")["pack_a"] == (True,)
     assert X86.default(Gemm.parse("1x1024x2048:f16:nn"), cpu(), "sustained")["pack_b"] is False
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize(("m", "lanes", "block_k"), [("5", 16, 0), ("13", 8, 0), ("1..19", 16, 256), ("16", 8, 256)])
+def test_a_transposed_b_is_turned_chunk_by_chunk_and_added_in_the_order_of_k(
+    dtype: str, m: str, lanes: int, block_k: int
+) -> None:
+    """Columns beyond n, rows of several panels, sums of several blocks of k: as with copied panels, bit for bit."""
+    device = detect("cpu")
+    gemm = Gemm.parse(f"{m}x109x784:{dtype}:nt:batch=2:bias:act=relu")
+    config = X86.default(gemm.with_(m=4), device, "sustained").with_(block_k=block_k, tile_m=6, vectors=2)
+    config = config.with_(lanes=lanes if has_avx512(device) else 8)
+    assert rejected(X86, gemm, config, device) is None
+    case = KernelCall.random(gemm, gemm.m_max, seed=3)
+    results = [run(X86.instantiate(gemm, config.with_(pack_b=packs), device), case, device) for packs in (True, False)]
+    assert (results[0] == results[1]).all()
+
+
+@pytest.mark.parametrize(("rows", "in_place"), [(1, True), (16, True), (28, True), (29, False), (64, False)])
+def test_few_rows_read_a_transposed_b_in_place_by_default(rows: int, in_place: bool) -> None:
+    default = X86.default(Gemm.parse(f"{rows}x1024x2048:f16:nt"), cpu(), "sustained")
+    assert default["pack_b"] is not in_place
+    assert default["tile_m"] >= rows or not in_place
+    default = X86.default(Gemm.parse("8x1024x2048:f16:nt"), cpu(), "sustained")
+    assert "for each of 8 panels" in str(rejected(X86, Gemm.parse("64x1024x2048:f16:nt"), default, cpu()))
 
 
 @pytest.mark.parametrize(("device", "register"), [(cpu(), "zmm"), (cpu("x86-64-v3", V3), "ymm")])

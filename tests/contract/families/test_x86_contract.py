@@ -35,6 +35,8 @@ class X86Contract(ComputedContract):
         "1x1x1:f32:nn",
         "33x8x4096:f32:nn",
         "2x24x4096:f16:nn",
+        "1x4096x4096:f16:nt",
+        "16x515x2048:bf16:tt",
     )
     small_gemms = (
         "127x65x33:f16:nt",
@@ -47,6 +49,8 @@ class X86Contract(ComputedContract):
         "1x1x1:f16:nt:align=2",
         "13x11x1031:f16:tt:beta",
         "65x3x129:bf16:nt",
+        "7x37x64:f16:nt:bias:act=silu",
+        "1..19x45x48:bf16:tt:batch=2:beta",
     )
 
     def binary(self, program: Program) -> Binary:

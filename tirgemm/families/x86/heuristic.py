@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tirgemm.config import Config, Space
+from tirgemm.config import Config, Space, Value
 from tirgemm.device import Device
 from tirgemm.expr import evaluate
 from tirgemm.families.base import accepted
 from tirgemm.families.common.fit_file import fitted_constants
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
 from tirgemm.families.x86.rules import BLOCK_RULES, RULES, TILE_RULES
-from tirgemm.families.x86.space import has_avx512, usual_block_k
+from tirgemm.families.x86.space import TILE_M, has_avx512, usual_block_k
 from tirgemm.gemm import DTYPE_BYTES, Gemm, Regime
 
 # Where the device does not say what it has.
@@ -40,11 +42,13 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
     choices = {knob.name: knob.choices for knob in space.knobs}
     lanes = 16 if has_avx512(device) and gemm.n > 8 else 8
     blocks = _blocks(gemm, device)
-    for tile_m, vectors in _tiles(gemm, lanes, has_avx512(device)):
+    for tile_m, vectors in _tiles(gemm, lanes, choices):
         if tile_m not in choices["tile_m"] or vectors not in choices["vectors"]:
             continue
         # One panel of rows passes over B once: copying B first would only add to its traffic.
-        in_place = gemm.m_max <= tile_m and False in choices["pack_b"] and gemm.n % (vectors * lanes) == 0
+        in_place = (
+            gemm.m_max <= tile_m and False in choices["pack_b"] and (gemm.trans_b or gemm.n % (vectors * lanes) == 0)
+        )
         tile = Config(
             space.family,
             (
@@ -56,7 +60,8 @@ def default(gemm: Gemm, device: Device, space: Space) -> Config:
                 ("unroll", 2),
                 ("block_m", 0),
                 ("block_n", 0),
-                ("block_k", usual_block_k(gemm)),
+                # Rows of B that are read in place are read to their ends.
+                ("block_k", 0 if in_place and gemm.trans_b and not gemm.invariant else usual_block_k(gemm)),
                 ("order", "rows"),
                 ("threads", 1 if gemm.flops < 2**20 and 1 in choices["threads"] else 0),
             ),
@@ -83,6 +88,8 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     # A step of k waits for the FMAs, the loads, or the latency of its own sums.
     loads = tiling.tile_m + int(config["vectors"])
     cycles = max(sums / c.fmas_per_clock, loads / c.loads_per_clock, c.fma_latency_clocks)
+    # A square of vectors is turned by so many shuffles a vector, one a clock.
+    cycles += tiling.turns_b * int(config["vectors"]) * math.log2(tiling.lanes)
     ghz = device.clock_mhz / 1000 if device.clock_mhz else _CLOCK_GHZ
     multiply = steps * cycles / (ghz * 1e3) / threads * (-(-tasks // threads) * threads / tasks)
     copied = 0
@@ -93,11 +100,14 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
     return multiply + copies + cold + c.launch_us * (1 + tiling.packs_a + tiling.packs_b)
 
 
-def _tiles(gemm: Gemm, lanes: int, wide: bool) -> list[tuple[int, int]]:
-    """Register tiles in order of preference: the best for large problems, then for few rows, then for few columns."""
-    large = ((14, 2), (12, 2), (9, 3), (8, 3)) if wide else ((6, 2), (4, 3))
+def _tiles(gemm: Gemm, lanes: int, choices: Mapping[str, Sequence[Value]]) -> list[tuple[int, int]]:
+    """Register tiles in order of preference: for few rows that pass over a transposed B in place, then the best for
+    large problems, then for few rows, then for few columns."""
+    large = ((14, 2), (12, 2), (9, 3), (8, 3)) if max(choices["lanes"]) > 8 else ((6, 2), (4, 3))
     columns = -(-gemm.n // lanes)
-    tiles = list(large) if gemm.m_max >= large[-1][0] and columns >= 2 else []
+    in_place = [(m, 1) for m in TILE_M if m >= gemm.m_max] if gemm.trans_b and False in choices["pack_b"] else []
+    tiles = [*in_place[:1]]
+    tiles += large if gemm.m_max >= large[-1][0] and columns >= 2 else []
     if columns == 1:
         tiles += [(28, 1), (24, 1), (14, 1), (12, 1), (9, 1), (8, 1)]
     tiles += [(m, v) for v in (4, 3, 2, 1) for m in (8, 6, 4, 2, 1) if v <= columns and (m < 2 * gemm.m_max or m == 1)]

@@ -99,6 +99,11 @@ class PanelTiling:
     def packs_b(self) -> bool:
         return bool(self.config["pack_b"])
 
+    @cached_property
+    def turns_b(self) -> bool:
+        """Whether register tiles read a transposed B in place, and turn it chunk by chunk."""
+        return self.gemm.trans_b and not self.packs_b
+
     def shape_a(self) -> tuple[Dim, ...]:
         """Packed A: rows keep their run of k where A is row-major, k keeps its run of rows where it is transposed."""
         inner = (CHUNK, self.tile_m) if self.gemm.trans_a else (self.tile_m, CHUNK)

@@ -85,6 +85,9 @@ class _Multiply:
         """One register tile over one block of k."""
         tir, tiling = self.tir, self.tiling
         self.acc = named("acc", tir.sblock_alloc_buffer([tiling.tile_m, tiling.tile_n], "float32", scope="local"))
+        if tiling.turns_b:
+            shape = [CHUNK, tiling.tile_n]
+            self.turned = named("turned", tir.sblock_alloc_buffer(shape, "float32", scope="local"))
         self.accumulate()
         if tiling.k_blocks == 1:
             self.finish()
@@ -105,15 +108,32 @@ class _Multiply:
         first = self.s * tiling.chunks_per_block
         even = tiling.chunks % tiling.chunks_per_block == 0
         count = tiling.chunks_per_block if even else tir.min(tiling.chunks_per_block, tiling.chunks - first)
-        with tir.grid(count, CHUNK, tiling.tile_m, tiling.tile_n) as (c, q, i, j), tir.sblock("gemm"):
-            vc = named("vc", tir.axis.reduce(tiling.chunks, first + c))
-            vq = named("vq", tir.axis.reduce(CHUNK, q))
-            vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
-            vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
-            with tir.init():
-                tir.buffer_store(self.acc, tir.float32(0), [vi, vj])
-            product = self.left(vc, vq, vi) * self.right(vc, vq, vj)
-            tir.buffer_store(self.acc, self.acc[vi, vj] + product, [vi, vj])
+        with tir.serial(count) as c:
+            if tiling.turns_b:
+                self.turn_chunk(first + c)
+            with tir.grid(CHUNK, tiling.tile_m, tiling.tile_n) as (q, i, j), tir.sblock("gemm"):
+                vc = named("vc", tir.axis.reduce(tiling.chunks, first + c))
+                vq = named("vq", tir.axis.reduce(CHUNK, q))
+                vi = named("vi", tir.axis.spatial(tiling.tile_m, i))
+                vj = named("vj", tir.axis.spatial(tiling.tile_n, j))
+                with tir.init():
+                    tir.buffer_store(self.acc, tir.float32(0), [vi, vj])
+                product = self.left(vc, vq, vi) * self.right(vc, vq, vj)
+                tir.buffer_store(self.acc, self.acc[vi, vj] + product, [vi, vj])
+
+    def turn_chunk(self, c: Any) -> None:
+        """A chunk of the tile's columns of B, whose rows run along k, as a piece of a panel in the L1 cache."""
+        tir, emit, tiling, lanes = self.tir, self.emit, self.tiling, self.tiling.lanes
+
+        def column(j: Any) -> Any:
+            n = self.y * tiling.tile_n + j
+            return n if tiling.divides_n else tir.min(n, self.gemm.n - 1)
+
+        for v in range(0, tiling.tile_n, lanes):
+            for s in range(0, CHUNK, lanes):
+                square = emit.turned_square(self.b, self.z, lambda r, v=v: column(v + r), c * CHUNK + s, lanes)
+                for q, value in enumerate(square):
+                    emit.store_vector(self.turned, [s + q, v], value)
 
     def left(self, c: Any, q: Any, i: Any) -> Any:
         if self.tiling.packs_a:
@@ -126,6 +146,8 @@ class _Multiply:
     def right(self, c: Any, q: Any, j: Any) -> Any:
         if self.tiling.packs_b:
             return self.b[self.z, self.y, c, q, j]
+        if self.tiling.turns_b:
+            return self.turned[q, j]
         return self.emit.at(self.b, self.z, c * CHUNK + q, self.y * self.tiling.tile_n + j)
 
     def finish(self) -> None:

@@ -102,8 +102,8 @@ def _transpose_panel(emit: Emitter, b: Any, packed: Any, at: tuple[Any, Any], co
     with tir.serial(tiling.tile_n // lanes) as v:
         if whole:
             with tir.serial(whole) as s:
-                rows = [emit.vector(b, z, column(v * lanes + r), s * lanes, lanes) for r in range(lanes)]
-                for q, value in enumerate(emit.transposed(rows)):
+                square = emit.turned_square(b, z, lambda r: column(v * lanes + r), s * lanes, lanes)
+                for q, value in enumerate(square):
                     # squares per chunk is 1 or 2, so that chunk and k within it follow from s.
                     inside = tir.floormod(s, squares) * lanes + q
                     emit.store_vector(packed, [z, panel, tir.floordiv(s, squares), inside, v * lanes], value)

@@ -14,6 +14,7 @@ from tirgemm.gemm import Gemm
 # Fused multiply-adds that must be in flight: two a cycle, four cycles each, on every x86 core since Skylake and Zen.
 _IN_FLIGHT = 8
 _MAX_UNROLLED = 448
+_MAX_TURNS = 4
 _L2_BYTES = 1024 * 1024
 _L1_BYTES = 32 * 1024
 _MAX_TASKS_PER_THREAD = 256
@@ -32,7 +33,7 @@ def _in_flight(gemm: Gemm, config: Config, _device: Device) -> str | None:
     sums = tile_m * vectors
     # Nothing wider: it would reach beyond n, or pad too much.
     widest = vectors == max(VECTORS) or vectors * lanes >= gemm.n or _wasteful(gemm, (vectors + 1) * lanes, lanes)
-    covers = tile_m >= gemm.m_max and widest
+    covers = tile_m >= gemm.m_max and (widest or PanelTiling(gemm, config).turns_b)
     if sums < _IN_FLIGHT and not covers:
         return (
             f"a tile of {tile_m} rows by {vectors} vectors has {sums} independent sums; {_IN_FLIGHT} hide the latency "
@@ -75,8 +76,14 @@ def _padding_rows(gemm: Gemm, config: Config, _device: Device) -> str | None:
 
 
 def _direct_b(gemm: Gemm, config: Config, _device: Device) -> str | None:
-    tile_n = config["vectors"] * config["lanes"]
-    if not config["pack_b"] and gemm.n % tile_n:
+    tile_n, panels = config["vectors"] * config["lanes"], -(-gemm.m_max // config["tile_m"])
+    if config["pack_b"]:
+        return None
+    if gemm.trans_b and panels > _MAX_TURNS:
+        return (
+            f"pack_b off transposes B for each of {panels} panels of A; beyond {_MAX_TURNS} copying it once is cheaper"
+        )
+    if not gemm.trans_b and gemm.n % tile_n:
         return f"pack_b off reads whole tiles of {tile_n} columns of B in place; n = {gemm.n} is not a multiple"
     return None
 

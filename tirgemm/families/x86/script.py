@@ -146,6 +146,10 @@ class Emitter:
         self.tir.buffer_store(buffer, value, [self.ramp(0, lanes)])
         return buffer[self.ramp(0, lanes)]
 
+    def turned_square(self, operand: Any, z: Any, row: Callable[[int], Any], column: Any, lanes: int) -> list[Any]:
+        """``lanes`` columns from ``column`` on of as many rows of a matrix, each a vector of fp32."""
+        return self.transposed([self.vector(operand, z, row(r), column, lanes) for r in range(lanes)])
+
     def transposed(self, rows: list[Any]) -> list[Any]:
         """The columns of a square of vectors: each round swaps the off-diagonal halves of squares twice as large."""
         from tvm.tirx import Shuffle

@@ -7,7 +7,7 @@ from tirgemm.device import Device
 from tirgemm.families.x86.layout import CHUNK
 from tirgemm.gemm import Gemm
 
-TILE_M = (1, 2, 4, 6, 8, 9, 12, 14, 24, 28)
+TILE_M = (1, 2, 4, 6, 8, 9, 12, 14, 16, 24, 28)
 VECTORS = (1, 2, 3, 4)
 UNROLL = (1, 2, 4, 8)
 BLOCKS = (64, 128, 256, 512, 1024)
@@ -81,5 +81,5 @@ def _direct_a(gemm: Gemm) -> bool:
 
 
 def _direct_b(gemm: Gemm) -> bool:
-    """Whether B can be read where it lies: its rows along n, whole chunks of k, and whole vectors."""
-    return not gemm.trans_b and gemm.k % CHUNK == 0 and gemm.n % 8 == 0
+    """Whether B can be read where it lies: whole chunks of k and, where its rows run along n, whole vectors."""
+    return gemm.k % CHUNK == 0 and (gemm.trans_b or gemm.n % 8 == 0)
