@@ -19,7 +19,7 @@ from tirgemm.events import BatchProposed, CandidateRecorded, Event, PhaseEntered
 from tirgemm.hardware import named_device
 from tirgemm.tuning import search_loop
 from tirgemm.tuning.build.prepared import PreparedBuilds
-from tirgemm.tuning.search import search
+from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.tune import Tuning
 from tirgemm.tuning.tuning_task import Control
 
@@ -139,7 +139,6 @@ def test_on_a_gpu_building_ahead_is_no_phase_of_its_own() -> None:
 def test_a_batch_is_at_most_a_quarter_of_the_trials_left_however_many_processes_build(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "ALL_SCORED", 64)  # so that much is expected of the next batch
     monkeypatch.setattr(search_loop, "SOON_SECONDS", 60.0)  # so that nothing is measured while the search proposes
     bench = FakeBench()
     bench.pool.processes = 16
@@ -150,7 +149,7 @@ def test_a_batch_is_at_most_a_quarter_of_the_trials_left_however_many_processes_
         Gemm.parse("64x64x64:f32:nt"),  # which no trained model covers: one learns within the search
         bench,
         REGIME,
-        Budget(33, 600.0),
+        Budget(33, 600.0, Effort.EXHAUSTIVE),  # which goes on whatever it expects
         families=["simt" if kind == "cuda" else "x86"],
         control=Control(events.append),
     ).run()
