@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -35,7 +36,7 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
-from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child
+from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child, host_session
 from tirgemm.tuning.measure.conditions import CACHE_VARIABLE
 from tirgemm.tuning.measure.host_session import HostSession
 from tirgemm.tuning.measure.measurer import measuring_child
@@ -388,3 +389,29 @@ def test_evicting_the_cache_takes_no_more_than_an_eighth_of_the_memory(
         session = HostSession(DEVICE.with_(memory_bytes=memory << 20), lambda: None)
         assert session.time(kernel, {}, isolated).conditions["evicted_bytes"] == max(evicted, least) << 20
         assert session.stream().conditions["bytes"] == max(streamed, least) << 20
+
+
+@pytest.mark.parametrize("delayed", [{}, {1: 9e-3}, {2: 16e-3, 3: 16e-3}, dict.fromkeys(range(1, 15), 3e-3)])
+def test_calls_that_other_work_delays_do_not_shorten_the_samples(
+    delayed: dict[int, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of fewer calls are hit less often: of three copies of one kernel one was the fastest with confidence."""
+    now, calls = 0.0, itertools.count()
+
+    def call() -> None:
+        nonlocal now
+        now += delayed.get(next(calls), 25e-6)
+
+    monkeypatch.setattr(host_session, "time", SimpleNamespace(perf_counter=lambda: now))
+    assert host_session._calls_per_block(itertools.repeat(call)) == 40
+
+
+def test_a_slow_kernel_is_called_twice_before_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def call() -> None:
+        nonlocal now
+        now += 60e-3
+
+    monkeypatch.setattr(host_session, "time", SimpleNamespace(perf_counter=lambda: now))
+    assert (host_session._calls_per_block(itertools.repeat(call)), round(now, 3)) == (1, 0.12)

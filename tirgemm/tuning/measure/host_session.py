@@ -10,6 +10,7 @@ any more: OpenBLAS's and OpenMP's do so for a while after a product, to be quick
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -200,17 +201,19 @@ class HostSession:
 
 
 def _calls_per_block(calls: Iterator[Call]) -> int:
-    """From warm calls: the first loads code and starts threads, and is not counted."""
+    """From the fastest of warm calls: what other work delays would make a contender's samples shorter than those of
+    another of its speed, and so less often hit. The first call loads code and starts threads, and is not counted."""
     next(calls)()
-    count, spent = 0, 0.0
-    started = time.perf_counter()
-    while count < 3 or (spent < 2 * _BLOCK_S and count < 1000):
+    count, best = 0, math.inf
+    started = now = time.perf_counter()
+    while count < 20 or (now - started < 10 * _BLOCK_S and count < 1000):
+        before = now
         next(calls)()
-        count += 1
-        spent = time.perf_counter() - started
-        if spent > 10 * _BLOCK_S:
+        count, now = count + 1, time.perf_counter()
+        best = min(best, now - before)
+        if now - started > 50 * _BLOCK_S:
             break
-    return max(1, round(_BLOCK_S * count / spent))
+    return max(1, round(_BLOCK_S / best))
 
 
 def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Call]:
