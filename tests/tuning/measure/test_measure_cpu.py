@@ -40,9 +40,12 @@ from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Meas
 from tirgemm.tuning.measure.conditions import CACHE_VARIABLE
 from tirgemm.tuning.measure.host_session import HostSession
 from tirgemm.tuning.measure.measurer import measuring_child
+from tirgemm.tuning.measure.race import Race
 from tirgemm.tuning.measure.requests import RaceOptions, Time
 from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
+from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.verify.plan import operand_layouts
 from verification.service.processes import alive
 
 # d = alpha a b + beta c in fp32, 16 rows a block; MUTANT says what is wrong with it.
@@ -389,6 +392,22 @@ def test_evicting_the_cache_takes_no_more_than_an_eighth_of_the_memory(
         session = HostSession(DEVICE.with_(memory_bytes=memory << 20), lambda: None)
         assert session.time(kernel, {}, isolated).conditions["evicted_bytes"] == max(evicted, least) << 20
         assert session.stream().conditions["bytes"] == max(streamed, least) << 20
+
+
+@pytest.mark.parametrize(("memory", "shared"), [(2, False), (1, True)])
+def test_operands_of_a_race_that_would_take_more_than_half_of_the_memory_are_shared(
+    memory: int, shared: bool, package: Packages
+) -> None:
+    one = sum(layout.padded_bytes for layout in operand_layouts(GEMM))
+    session = HostSession(DEVICE.with_(memory_bytes=memory * 3 * one), lambda: None)
+    kernel, other = (artifact.load(package("RIGHT"), trust=TRUST) for _ in range(2))
+
+    def timed(_package: bytes, options: RaceOptions, **_: object) -> SampleSet:
+        return session.time(kernel, {"other": other, "third": other}, Time(options))
+
+    race = Race(cast("Any", SimpleNamespace(time=timed)), RaceOptions("sustained", min_samples=1, budget_s=0.0))
+    entries = {"first": b"", "other": b"", "third": b""}
+    assert race.fitting(entries, (), confirm=False).shared is shared
 
 
 @pytest.mark.parametrize("delayed", [{}, {1: 9e-3}, {2: 16e-3, 3: 16e-3}, dict.fromkeys(range(1, 15), 3e-3)])

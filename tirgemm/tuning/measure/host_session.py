@@ -26,6 +26,7 @@ import numpy.typing as npt
 from tirgemm.artifact import Kernel
 from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
+from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.reference.numbers import BITS, Bits, encode
 from tirgemm.rounds import SampleBlock, StoppingRule, alternate, buffer_assignment, settle, turn
@@ -165,8 +166,14 @@ class HostSession:
         return _Evictor(min(caches * self._cache, self.device.memory_bytes // _MEMORY_SHARE))
 
     def _sets(self, gemm: Gemm, contenders: int) -> int:
+        """Of operands, for each of ``contenders`` that own theirs. Raises DoesNotFit where one each takes more than half of
+        the memory: the process would be killed for it."""
         one = _set_bytes(gemm)
-        affordable = self.device.memory_bytes // (_MEMORY_SHARE * contenders * one)
+        memory = self.device.memory_bytes
+        if contenders > 1 and contenders * one > memory // 2:
+            need = f"{contenders * one:,} bytes of operands; {self.device.name} spares half of {memory:,}"
+            raise DoesNotFit(f"timing {gemm} beside {contenders - 1} others needs {need}: use fewer opponents")
+        affordable = memory // (_MEMORY_SHARE * contenders * one)
         return max(1, min(max(2, -(-_ROTATION * self._cache // one)), _SETS, affordable))
 
     def _sustained(self, calls: Iterator[Call]) -> SampleBlock:
