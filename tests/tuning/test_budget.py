@@ -38,6 +38,7 @@ def record(trials: int, role: Any = "tuned", **search: Any) -> KernelRecord:
         (record(9, ended="seconds", seconds=60.0), Budget(500, 60), True),
         (record(9, ended="seconds", seconds=60.0), Budget(500, 61), False),
         (record(9, ended="interrupted", seconds=60.0), Budget(10, 1), False),
+        (record(9, ended="interrupted", seconds=60.0), Budget(9, 1), False),
         (record(9, ended="shipped"), Budget(), True),
         (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=SEARCHED)), Budget(), True),
         (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=SEARCHED - 1)), Budget(), False),

@@ -102,10 +102,10 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
     """Whether the search behind ``record`` did what ``budget`` asks for, so that ``record`` is the answer.
 
     True for a tuned kernel whose search came to the end of that effort or a larger one, tried at least
-    ``budget.trials`` candidates, used up the space, or used up at least ``budget.seconds``, in all of ``families``
-    (None: all that support the problem). A kernel of shipped records stands for a search of the usual budget, one of
-    fewer than SEARCHED configs for ``quick``. Of effort ``none`` any kernel that is certified is the answer. Any other
-    request goes on from the records.
+    ``budget.trials`` candidates and was not interrupted, used up the space, or used up at least ``budget.seconds``, in
+    all of ``families`` (None: all that support the problem). A kernel of shipped records stands for a search of the
+    usual budget, one of fewer than SEARCHED configs for ``quick``. Of effort ``none`` any kernel that is certified is
+    the answer. Any other request goes on from the records.
     """
     if budget.effort is Effort.NONE and families is not None and record.config.family not in families:
         return False
@@ -125,4 +125,6 @@ def search_covers(record: SearchRecord, budget: Budget, families: Collection[str
         return True
     if ended in ("expected_gain", "complete") and effort_of(record).level >= budget.effort.level:
         return True
-    return budget.trials <= record.trials or ended == "exhausted" or (ended == "seconds" and budget.seconds <= seconds)
+    if ended == "seconds" and budget.seconds <= seconds:
+        return True
+    return ended == "exhausted" or (budget.trials <= record.trials and ended != "interrupted")

@@ -357,12 +357,15 @@ def reported_timings(
     summary: SearchSummary,
     plan: FinishPlan,
 ) -> Timings:
-    """Both regimes' figures of a certified finalist, the default's if one runs, and why it was chosen."""
+    """Both regimes' figures of a certified finalist, the default's if one runs, and why it was chosen. A search whose
+    last stages are hurried is an interrupted one, too."""
+    plan = _plan(tuning, plan)
+    if plan is STOPPED:
+        summary = replace(summary, ended="interrupted")
     selection = SelectionReason(reason, ratio_to_default(evidence.report)[1] if default else None)
     named = str(default.config) if default else None
     timings = Timings({tuning.regime: timing_summary(evidence.report)}, named, selection, summary)
     other = next(regime for regime in REGIMES if regime != tuning.regime)
-    plan = _plan(tuning, plan)
     if plan.untimed:
         return timings.with_regime(other, NotTimed(plan.untimed))
     if tuning.device.kind == "cuda":

@@ -166,8 +166,8 @@ class HostSession:
         return _Evictor(min(caches * self._cache, self.device.memory_bytes // _MEMORY_SHARE))
 
     def _sets(self, gemm: Gemm, contenders: int) -> int:
-        """Of operands, for each of ``contenders`` that own theirs. Raises DoesNotFit where one each takes more than half
-        of the memory: the process would be killed for it."""
+        """Of operands, for each of ``contenders`` that own theirs. Raises DoesNotFit where one each takes more than
+        half of the memory: the process would be killed for it."""
         one = _set_bytes(gemm)
         memory = self.device.memory_bytes
         if contenders > 1 and contenders * one > memory // 2:
