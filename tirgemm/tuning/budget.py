@@ -60,7 +60,10 @@ class Budget:
 
     def on_top_of(self, spent: int) -> Budget:
         """The budget of a search that goes on from ``spent`` recorded trials and is to try ``trials`` more: for who
-        wants more than the effort gave, so that only a gain of next to nothing ends it earlier."""
+        wants more than the effort gave, so that only a gain of next to nothing ends it earlier. ``none`` searches
+        nothing."""
+        if self.effort is Effort.NONE:
+            return self
         trials, asked = min(self.trials + spent, MAX_TRIALS), self.asked or self.effort
         return Budget(trials, self.seconds, Effort.EXHAUSTIVE, asked=asked)
 
