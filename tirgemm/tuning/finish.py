@@ -156,10 +156,10 @@ class Selection:
         self.tuning = tuning
         self.plan = plan
         served = _served(tuning)
-        offered = _finalists(tuning, served, plan.finalists)
+        defaults = defaults_of(tuning.families, tuning.gemm, tuning.device, tuning.regime).values()
+        offered = _finalists(tuning, defaults, served, plan.finalists)
         answers = {finalist.kernel for finalist in offered if finalist.config == served}
         self.finalists = _distinct(offered)
-        defaults = _defaults(tuning)
         self._default = next((finalist for finalist in self.finalists if finalist.config in defaults), None)
         self.served = next((finalist for finalist in self.finalists if finalist.kernel in answers), None)
         self.alone = len(self.finalists) == 1
@@ -173,10 +173,7 @@ class Selection:
         """The best of those that are left, and why; a small lead is raced again with the buffers swapped, once. Raises
         VerificationFailed where none is left."""
         while self.left:
-            if self.alone:
-                choice = ONLY_THE_DEFAULT if self.default else THE_ONLY
-            else:
-                choice = _choice(self.tuning, self.left, self._result, self.default, self.served)
+            choice = self._choice()
             winner = self.left[choice.index]
             stays = winner is (self.served if self.served in self.left else self.default)
             if stays or choice.lead >= 1 + SMALL_GAP or self._swapped:
@@ -200,6 +197,16 @@ class Selection:
         """Those of what runs, of one race; empty where there was none, because nothing was to be chosen."""
         return {f.config: self._result.samples[f.name] for f in self.left if f.name in self._result.samples}
 
+    def _choice(self) -> Choice:
+        if self.alone:
+            return ONLY_THE_DEFAULT if self.default else THE_ONLY
+        return choose(
+            [self._result.samples[finalist.name] for finalist in self.left],
+            [_rank(self.tuning, finalist.config) for finalist in self.left],
+            default=self.left.index(self.default) if self.default else None,
+            served=self.left.index(self.served) if self.served in self.left else None,
+        )
+
     def _running(self, finalists: list[Finalist]) -> list[Finalist]:
         return [finalist for finalist in finalists if finalist.name not in self._result.failed]
 
@@ -215,13 +222,9 @@ def _served(tuning: TuningTask) -> Config | None:
     return known.config if known is not None and known.role == "tuned" else None
 
 
-def _defaults(tuning: TuningTask) -> Collection[Config]:
-    return defaults_of(tuning.families, tuning.gemm, tuning.device, tuning.regime).values()
-
-
-def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
+def _finalists(tuning: TuningTask, defaults: Collection[Config], served: Config | None, most: int) -> list[Finalist]:
     """The default first, then at most ``most`` of the measured candidates, and the one that is served."""
-    measured, defaults = tuning.measured(), _defaults(tuning)
+    measured = tuning.measured()
     best_default = next((config for config in measured if config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
     others = {config: us for config, us in measured.items() if config != best_default}
@@ -295,17 +298,6 @@ def _entry(finalist: Finalist, result: RaceResult, default: Finalist | None, see
     compared = finalist is default or DEFAULT in samples.baselines
     ratio, ratio_low = ratio_to_default(samples, seed=seed) if compared else (None, None)
     return RaceEntry(config, digest, samples.median_us, low, high, len(samples.samples_us), ratio, ratio_low)
-
-
-def _choice(
-    tuning: TuningTask, left: list[Finalist], result: RaceResult, default: Finalist | None, served: Finalist | None
-) -> Choice:
-    return choose(
-        [result.samples[finalist.name] for finalist in left],
-        [_rank(tuning, finalist.config) for finalist in left],
-        default=left.index(default) if default else None,
-        served=left.index(served) if served in left else None,
-    )
 
 
 def _rank(tuning: TuningTask, config: Config) -> tuple[int, ...]:
