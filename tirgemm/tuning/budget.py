@@ -28,13 +28,15 @@ class Budget:
     the problem count) or ``seconds`` of search at the latest.
 
     Building the fallback, selecting and certifying come on top. ``asked`` is the effort that somebody named, where the
-    search makes another one. Raises InvalidRequest outside the limits.
+    search makes another one, and ``more`` the trials, where they come on top of what is recorded. Raises InvalidRequest
+    outside the limits.
     """
 
     trials: int = Effort.STANDARD.usual_trials
     seconds: float = Effort.STANDARD.usual_seconds
     effort: Effort = Effort.STANDARD
     asked: Effort | None = field(default=None, kw_only=True, compare=False)
+    more: int | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.trials) is not int or not 1 <= self.trials <= MAX_TRIALS:
@@ -64,8 +66,8 @@ class Budget:
         nothing."""
         if self.effort is Effort.NONE:
             return self
-        trials, asked = min(self.trials + spent, MAX_TRIALS), self.asked or self.effort
-        return Budget(trials, self.seconds, Effort.EXHAUSTIVE, asked=asked)
+        more, asked = self.more or self.trials, self.asked or self.effort
+        return Budget(min(more + spent, MAX_TRIALS), self.seconds, Effort.EXHAUSTIVE, asked=asked, more=more)
 
 
 def is_within_default(budget: Budget) -> bool:
