@@ -83,7 +83,7 @@ def measuring_child(device: Device, lock_dir: Path) -> MeasuringProcess:
     return ChildProcess("tirgemm.tuning.measure.child", ahead, threads)
 
 
-class _Killed(DoesNotFit):
+class _MeasuringKilled(DoesNotFit):
     """The measuring process was killed by SIGKILL, as where a machine is short of memory; no kernel does that."""
 
 
@@ -248,7 +248,7 @@ class Measurer(Closing):
     ) -> Answer:
         try:
             return self._ask_once(request, cancel, timeout_s or self.timeout_s)
-        except _Killed:  # the machine may have more memory by now
+        except _MeasuringKilled:  # the machine may have more memory by now
             return self._ask_once(request, cancel, timeout_s or self.timeout_s)
 
     def _ask_once(self, request: Request | ReadBandwidth | Open, cancel: Flag | None, timeout_s: float) -> Answer:
@@ -271,7 +271,7 @@ class Measurer(Closing):
                 words = f"the measuring process died: {error.cause}{words}"
                 if error.killed:
                     words = f"{words}: where memory is short end what else uses it, or take a smaller problem"
-                    raise _Killed(words) from error
+                    raise _MeasuringKilled(words) from error
                 raise MeasurementCrashed(words) from error
             except ChildTimedOut as error:
                 if not error.started:
