@@ -21,7 +21,7 @@ from tirgemm.errors import Cancelled, DeviceUnavailable, DoesNotFit, LaunchFaile
 from tirgemm.tuning.driver import cuda
 from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification, child
 from tirgemm.tuning.measure.requests import Request
-from tirgemm.tuning.process.child_rpc import ChildDied
+from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess
 from tirgemm.tuning.process.interrupts import Flag
 
 DEVICE = Device("cpu", "x86-64-v3", "planted", 1, 2**30, uuid="cpu-planted")
@@ -196,6 +196,16 @@ def test_memory_that_is_not_to_be_had_is_no_fault_of_a_kernel(
     monkeypatch.setattr(process, "_work", fail)
     with pytest.raises(kind, match=re.escape(str(error))):
         process(Request(DEVICE, Trust.of(), tmp_path, b""))
+
+
+def test_a_process_gives_back_what_a_request_held_that_failed() -> None:
+    failing = ChildProcess("tests.tuning.measure.failing_child")
+    try:
+        with pytest.raises(DoesNotFit):
+            failing.request("race", timeout_s=60.0)
+        assert not failing.request("held", timeout_s=60.0), "the same race with shared operands would find no memory"
+    finally:
+        failing.kill()
 
 
 def test_a_process_that_died_is_started_again_by_warming(graced: Measurer, processes: Processes) -> None:
