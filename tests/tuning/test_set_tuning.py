@@ -245,28 +245,6 @@ def test_a_set_answers_its_request_again_where_one_size_alone_has_spent_its_tria
     assert len(bench.evaluated) == evaluated
 
 
-def test_more_trials_of_a_range_are_as_many_at_each_size_whatever_is_recorded_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench, tried = FakeBench(), Counter[Gemm]()
-    SetTuning(GEMM, bench, REGIME, Budget.of("quick", trials=2)).run()
-    request = TuneRequest(GEMM, bench.device, REGIME, Budget.of("quick", trials=3), retune=True)
-    searched = SetTuning._searched
-
-    def noted(tuning: SetTuning, tunings: list[Tuning], *rest: Any) -> Any:
-        before = Counter({each.gemm: each.standing().tried for each in tunings})
-        assert len(set(before.values())) > 1
-        summary = searched(tuning, tunings, *rest)
-        tried.update({each.gemm: each.standing().tried for each in tunings})
-        tried.subtract(before)
-        return summary
-
-    monkeypatch.setattr(SetTuning, "_searched", noted)
-    SetTuning(GEMM, bench, REGIME, request.budget_on(bench.store)).run()
-    assert len(tried) == len(searched_sizes(Range(4, 64)))
-    assert set(tried.values()) == {3}
-
-
 def test_what_the_search_built_is_not_built_again_to_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, built = Bench(), Counter[tuple[Gemm, Config]]()
     build = bench.build

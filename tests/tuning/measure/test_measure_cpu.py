@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import itertools
 import json
 import os
 import shutil
@@ -36,16 +35,13 @@ from tirgemm.gemm import Gemm, Regime
 from tirgemm.hardware import named_device
 from tirgemm.launch import KernelLaunch, Launch, Pointer, Scalar, Size, scalar_args, tensor_args
 from tirgemm.timings import Timings
-from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child, host_session
+from tirgemm.tuning.measure import MeasurementCrashed, MeasurementTimedOut, Measurer, child
 from tirgemm.tuning.measure.conditions import CACHE_VARIABLE
 from tirgemm.tuning.measure.host_session import HostSession
 from tirgemm.tuning.measure.measurer import measuring_child
-from tirgemm.tuning.measure.race import Race
 from tirgemm.tuning.measure.requests import RaceOptions, Time
 from tirgemm.tuning.process.child_rpc import ChildProcess
 from tirgemm.tuning.process.locks import DeviceLock
-from tirgemm.tuning.records import SampleSet
-from tirgemm.tuning.verify.plan import operand_layouts
 from verification.service.processes import alive
 
 # d = alpha a b + beta c in fp32, 16 rows a block; MUTANT says what is wrong with it.
@@ -392,45 +388,3 @@ def test_evicting_the_cache_takes_no_more_than_an_eighth_of_the_memory(
         session = HostSession(DEVICE.with_(memory_bytes=memory << 20), lambda: None)
         assert session.time(kernel, {}, isolated).conditions["evicted_bytes"] == max(evicted, least) << 20
         assert session.stream().conditions["bytes"] == max(streamed, least) << 20
-
-
-@pytest.mark.parametrize(("memory", "shared"), [(2, False), (1, True)])
-def test_operands_of_a_race_that_would_take_more_than_half_of_the_memory_are_shared(
-    memory: int, shared: bool, package: Packages
-) -> None:
-    one = sum(layout.padded_bytes for layout in operand_layouts(GEMM))
-    session = HostSession(DEVICE.with_(memory_bytes=memory * 3 * one), lambda: None)
-    kernel, other = (artifact.load(package("RIGHT"), trust=TRUST) for _ in range(2))
-
-    def timed(_package: bytes, options: RaceOptions, **_: object) -> SampleSet:
-        return session.time(kernel, {"other": other, "third": other}, Time(options))
-
-    race = Race(cast("Any", SimpleNamespace(time=timed)), RaceOptions("sustained", min_samples=1, budget_s=0.0))
-    entries = {"first": b"", "other": b"", "third": b""}
-    assert race.fitting(entries, (), confirm=False).shared is shared
-
-
-@pytest.mark.parametrize("delayed", [{}, {1: 9e-3}, {2: 16e-3, 3: 16e-3}, dict.fromkeys(range(1, 15), 3e-3)])
-def test_calls_that_other_work_delays_do_not_shorten_the_samples(
-    delayed: dict[int, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Samples of fewer calls are hit less often: of three copies of one kernel one was the fastest with confidence."""
-    now, calls = 0.0, itertools.count()
-
-    def call() -> None:
-        nonlocal now
-        now += delayed.get(next(calls), 25e-6)
-
-    monkeypatch.setattr(host_session, "time", SimpleNamespace(perf_counter=lambda: now))
-    assert host_session._calls_per_block(itertools.repeat(call)) == 40
-
-
-def test_a_slow_kernel_is_called_twice_before_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    def call() -> None:
-        nonlocal now
-        now += 60e-3
-
-    monkeypatch.setattr(host_session, "time", SimpleNamespace(perf_counter=lambda: now))
-    assert (host_session._calls_per_block(itertools.repeat(call)), round(now, 3)) == (1, 0.12)
