@@ -69,7 +69,7 @@ class Unsupported(TirgemmError):
 
 
 class DoesNotFit(TirgemmError):
-    """The operands and the workspace need more memory than the device has."""
+    """The operands and the workspace need more memory than the device has, or has left."""
 
     code = "does_not_fit"
     status = 422

@@ -13,7 +13,7 @@ from sqlalchemy import Boolean, Connection, bindparam, delete, func, insert, sel
 from tirgemm.device import Device
 from tirgemm.errors import DamagedRow, KernelPinned, StoreError
 from tirgemm.gemm import Gemm, Regime
-from tirgemm.tuning.records import SEARCHED, Candidate, CandidateKey, KernelRecord, SampleSet, Status
+from tirgemm.tuning.records import SEARCHED, Candidate, CandidateKey, KernelRecord, SampleSet, Status, latest_us
 from tirgemm.tuning.records.json_values import merged, plain_candidate, plain_samples
 from tirgemm.tuning.records.offer import Offer
 from tirgemm.tuning.records.row_signatures import require_same_rows
@@ -66,6 +66,11 @@ _OPEN_ATTEMPT = (*_ATTEMPTS, AttemptRow.number == bindparam("of_number"), Attemp
 _RECORD_ATTEMPT = update(AttemptRow).where(*_OPEN_ATTEMPT).values(recorded_at=bindparam("at"))
 _WITHDRAW_ATTEMPT = delete(AttemptRow).where(*_OPEN_ATTEMPT)
 _KNOWN_SAMPLES = select(SampleSetRow.digest).where(SampleSetRow.candidate_id == bindparam("candidate"))
+_SEARCH_SETS = (
+    select(*rows.SAMPLE_COLUMNS)
+    .where(SampleSetRow.candidate_id == bindparam("candidate"), SampleSetRow.reason.in_(SEARCHED))
+    .order_by(SampleSetRow.id)
+)
 _PUT_SEARCH_US = update(CandidateRow).where(CandidateRow.id == bindparam("candidate")).values(search_us=bindparam("us"))
 
 
@@ -322,11 +327,13 @@ def add_missing_samples(
 
 
 def put_search_us(connection: Connection, number: int, sample_sets: Sequence[SampleSet]) -> None:
-    """Keep the column equal to ``Candidate.search_us`` where ``sample_sets`` were appended: the newest of the search
-    says it."""
-    times = [samples.comparable_us for samples in sample_sets if samples.reason in SEARCHED]
-    if times:
-        connection.execute(_PUT_SEARCH_US, {"candidate": number, "us": times[-1]})
+    """Keep the column equal to ``Candidate.search_us`` where ``sample_sets`` were appended, and as it is where an
+    earlier one is damaged."""
+    if any(samples.reason in SEARCHED for samples in sample_sets):
+        with suppress(*rows.DAMAGE):
+            searched = connection.execute(_SEARCH_SETS, {"candidate": number}).mappings().all()
+            us = latest_us([SampleSet.from_json(dict(row)) for row in searched])
+            connection.execute(_PUT_SEARCH_US, {"candidate": number, "us": us})
 
 
 def write_kernel(

@@ -107,7 +107,8 @@ def tune(
 
     asked, budget = problems(gemms or (), suite or ()), Budget.of(effort, trials, seconds)
     if budget.effort is Effort.NONE:
-        require_unused("--effort none searches nothing", ("--trials", trials), ("--seconds", seconds))
+        given = ("--trials", trials), ("--seconds", seconds), ("--retune", retune)
+        require_unused("--effort none searches nothing", *given)
     if len(asked) > 1 and out is not None:
         raise InvalidRequest(f"--output is {out}, but there are {len(asked)} problems: `tirgemm get` writes each")
     requests = [
@@ -158,7 +159,7 @@ def tune(
         if document["stored"]:
             console.out.print(
                 f"from the database: {kernel.record.trials} trials on {kernel.record.created_at[:10]};"
-                f" {_larger(kernel.record, budget)} or --retune go on from there"
+                f" {_larger(kernel.record, budget)} from there"
             )
         if stop.is_set():
             console.out.print(
@@ -229,10 +230,12 @@ def describe(record: KernelRecord) -> dict[str, Any]:
 
 
 def _larger(record: KernelRecord, budget: Budget) -> str:
-    """What to ask for more of, where the stored kernel is the answer to ``budget``."""
-    if budget.effort is Effort.NONE or record.timings.ended in ("expected_gain", "complete", "exhausted", "shipped"):
-        return "a larger --effort"
-    return "more --seconds" if record.timings.ended == "seconds" else "more --trials"
+    """What goes on, where the stored kernel is the answer to ``budget``."""
+    if budget.effort is Effort.NONE:
+        return "a larger --effort goes on"
+    if record.timings.ended in ("expected_gain", "complete", "exhausted", "shipped"):
+        return "a larger --effort or --retune go on"
+    return f"more {'--seconds' if record.timings.ended == 'seconds' else '--trials'} or --retune go on"
 
 
 @contextmanager

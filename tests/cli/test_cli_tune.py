@@ -200,10 +200,10 @@ def test_an_interrupt_before_the_first_kernel_says_that_there_is_none(
 @pytest.mark.parametrize(
     ("effort", "ended", "more"),
     [
-        ("none", "trials", "a larger --effort"),
-        ("quick", "expected_gain", "a larger --effort"),
-        ("standard", "seconds", "more --seconds"),
-        ("standard", "trials", "more --trials"),
+        ("none", "trials", "a larger --effort goes on"),
+        ("quick", "expected_gain", "a larger --effort or --retune go on"),
+        ("standard", "seconds", "more --seconds or --retune go on"),
+        ("standard", "trials", "more --trials or --retune go on"),
     ],
 )
 def test_an_answer_from_the_database_says_what_goes_on_from_it(
@@ -213,7 +213,7 @@ def test_an_answer_from_the_database_says_what_goes_on_from_it(
     bound = [] if effort == "none" else ["--trials", "20"]
     assert cli.main(["tune", SHAPE, "--data", "data", "--device", "cpu", "--effort", effort, *bound]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"from the database: 4 trials on now; {more} or --retune go on from there" in said
+    assert f"from the database: 4 trials on now; {more} from there" in said
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,7 @@ def test_an_answer_from_the_database_says_what_goes_on_from_it(
         ([SHAPE, "--device", "abacus"], "device 'abacus' is unknown"),
         ([SHAPE, "--seconds", "-1"], "budget seconds is -1"),
         ([SHAPE, "--seed", "-1"], "--seed"),
+        ([SHAPE, "--effort", "none", "--retune"], "--effort none searches nothing: leave out --retune"),
         ([SHAPE, "-o", "absent/k.tirgemm"], "there is no folder absent; make it first"),
         ([SHAPE, "-o", "."], "--output is ., which is a folder"),
     ],

@@ -38,6 +38,7 @@ def record(trials: int, role: Any = "tuned", **search: Any) -> KernelRecord:
         (record(9, ended="seconds", seconds=60.0), Budget(500, 60), True),
         (record(9, ended="seconds", seconds=60.0), Budget(500, 61), False),
         (record(9, ended="interrupted", seconds=60.0), Budget(10, 1), False),
+        (record(9, ended="interrupted", seconds=60.0), Budget(9, 1), False),
         (record(9, ended="shipped"), Budget(), True),
         (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=SEARCHED)), Budget(), True),
         (record(9, ended="shipped", shipped=ConfigOrigin("cpu", {}, same=True, configs=SEARCHED - 1)), Budget(), False),
@@ -71,6 +72,7 @@ def test_a_space_that_is_used_up_covers_every_budget(monkeypatch: pytest.MonkeyP
 
 def test_more_trials_come_on_top_of_those_that_are_recorded() -> None:
     assert Budget(32, 60).on_top_of(100) == Budget(132, 60, Effort.EXHAUSTIVE)
+    assert Budget.of("none").on_top_of(100) == Budget.of("none"), "which searches nothing"
     assert Budget(32, 60).on_top_of(MAX_TRIALS) == Budget(MAX_TRIALS, 60, Effort.EXHAUSTIVE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,14 +21,18 @@ from tirgemm.families.base import rejected
 from tirgemm.families.choice import expected_time_us, opening
 from tirgemm.families.common.ranking_model import ranking_model, user_file
 from tirgemm.families.wgmma import Wgmma
+from tirgemm.gemm import Range
 from tirgemm.tuning.budget import covers, effort_of
 from tirgemm.tuning.effort import Effort, effort_named
+from tirgemm.tuning.kernel_set.sizes import searched_sizes
 from tirgemm.tuning.measure import yardstick
 from tirgemm.tuning.measure.errors import MeasurementCrashed, MeasurementTimedOut
 from tirgemm.tuning.measure.yardstick import Yardsticks
 from tirgemm.tuning.ranking_training import write
 from tirgemm.tuning.records import YARDSTICK, KernelRecord, SampleSet, Status
+from tirgemm.tuning.set_tuning import SetTuning
 from tirgemm.tuning.tune import Tuning
+from tirgemm.tuning.tuned_kernel import TuneRequest
 from tirgemm.tuning.tuning_task import Control
 from tirgemm.tuning.verify.result import Verification
 
@@ -292,3 +297,25 @@ def test_on_a_cpu_candidates_are_timed_alone() -> None:
     _, events = tuned(bench, Effort.QUICK)
     assert {event.status for event in events if isinstance(event, CandidateRecorded)} == {Status.MEASURED}
     assert len(told_times(events)) >= 7
+
+
+def test_more_trials_of_a_range_are_as_many_at_each_size_whatever_is_recorded_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, tried, gemm = FakeBench(), Counter[Gemm](), Gemm.parse("4..64x96x64:f32:nt")
+    SetTuning(gemm, bench, "sustained", Budget.of("quick", trials=2)).run()
+    request = TuneRequest(gemm, bench.device, "sustained", Budget.of("quick", trials=3), retune=True)
+    searched = SetTuning._searched
+
+    def noted(tuning: SetTuning, tunings: list[Tuning], *rest: Any) -> Any:
+        before = Counter({each.gemm: each.standing().tried for each in tunings})
+        assert len(set(before.values())) > 1
+        summary = searched(tuning, tunings, *rest)
+        tried.update({each.gemm: each.standing().tried for each in tunings})
+        tried.subtract(before)
+        return summary
+
+    monkeypatch.setattr(SetTuning, "_searched", noted)
+    SetTuning(gemm, bench, "sustained", request.budget_on(bench.store)).run()
+    assert len(tried) == len(searched_sizes(Range(4, 64)))
+    assert set(tried.values()) == {3}

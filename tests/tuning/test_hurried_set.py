@@ -174,6 +174,22 @@ def test_a_search_that_is_stopped_in_a_race_of_a_size_ends_with_one_kernel(
     assert bench.abandoned == 1, "what is built for other sizes is given up"
 
 
+def test_a_search_that_is_stopped_while_its_set_is_certified_is_an_interrupted_one(
+    bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, stop = bench.fake.time, threading.Event()
+
+    def time(package: bytes, options: RaceOptions, **rest: Any) -> SampleSet:
+        if options.reason == "report":
+            stop.set()
+        return usual(package, options, **rest)
+
+    monkeypatch.setattr(bench.fake, "time", time)
+    record = tuning_class(RANGE)(RANGE, bench, "sustained", Budget(4, SECONDS), control=Control(stop=stop)).run()
+    assert record.timings.members, "what was chosen is certified"
+    assert record.interrupted
+
+
 def test_between_two_races_or_certificates_the_caller_does_what_it_does_between_batches(
     bench: ExpectingBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,12 @@ from tests.present_timings import timing_of
 from tests.tuning.tune.small_search import GEMM, REGIME, candidates, default, tuning
 from tirgemm import Config, Gemm
 from tirgemm.errors import Cancelled, Interrupted
-from tirgemm.events import Event, FallbackStored
+from tirgemm.events import Event, FallbackStored, Phase, PhaseEntered
 from tirgemm.timings import NotTimed
+from tirgemm.tuning.budget import covers
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.records import KernelRecord, Status
+from tirgemm.tuning.set_tuning import tuned_record
 
 pytestmark = pytest.mark.usefixtures("all_scored")
 
@@ -52,6 +54,25 @@ def test_a_stopped_search_ends_with_the_best_so_far_certified_and_says_so() -> N
     assert bench.abandoned == 1, "builds that wait or run are given up"
     assert set(timing_of(record.timings).baselines) == {"default"}, "baselines are not measured while the user waits"
     assert isinstance(record.timings.regimes["isolated"], NotTimed), "nor is the other regime"
+
+
+@pytest.mark.parametrize("phase", [Phase.CHOOSING, Phase.CERTIFYING])
+def test_a_search_that_is_stopped_in_its_last_stages_has_the_next_request_choose_in_full(phase: Phase) -> None:
+    bench, stop = FakeBench(), threading.Event()
+    search = tuning(bench, stop=stop)
+    search.fallback()
+
+    def at(event: Event) -> None:
+        if isinstance(event, PhaseEntered) and event.phase is phase:
+            stop.set()
+
+    hurried = tuning(bench, stop=stop, on_event=at).run()
+    assert (hurried.interrupted, covers(hurried, search.budget)) == (True, False)
+    bench.fake.evaluated.clear()
+    full = tuned_record(tuning(bench))
+    assert (full.timings.ended, full.trials, bench.fake.evaluated) == ("trials", hurried.trials, [])
+    assert "numpy_f32" in timing_of(full.timings).baselines
+    assert covers(full, search.budget)
 
 
 def test_what_was_measured_is_not_built_again_for_selection() -> None:

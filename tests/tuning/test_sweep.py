@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.fake_workbench import FakeBench
 from tirgemm import Budget, Config, Gemm
-from tirgemm.errors import BuildersUnusable
+from tirgemm.errors import BuildersUnusable, DoesNotFit
 from tirgemm.events import CandidateRecorded, Event
 from tirgemm.gemm import Regime
 from tirgemm.tuning.build.binary import Binary
@@ -132,6 +132,22 @@ def test_a_machine_that_cannot_build_for_one_problem_leaves_the_others_theirs(mo
     monkeypatch.setattr(bench, "build", full)
     outcomes = {outcome.gemm: outcome for outcome in swept(bench, STALE, GAINING, trials=4)}
     assert (outcomes[STALE].record, outcomes[STALE].error) == (None, lacking)
+    assert bench.store.candidates(STALE, bench.device.key, REGIME) == []
+    assert outcomes[GAINING].record is not None
+
+
+def test_a_problem_whose_timing_does_not_fit_leaves_the_others_theirs() -> None:
+    bench, large = Bench(), DoesNotFit("timing needs 2 TB")
+    evaluate = bench.measurer.evaluate
+
+    def full(package: bytes, regime: str, **options: Any) -> Any:
+        if bench.fake.manifest(package).gemm == STALE:
+            raise large
+        return evaluate(package, regime, **options)
+
+    bench.measurer.evaluate = full
+    outcomes = {outcome.gemm: outcome for outcome in swept(bench, STALE, GAINING, trials=4)}
+    assert (outcomes[STALE].record, outcomes[STALE].error) == (None, large)
     assert bench.store.candidates(STALE, bench.device.key, REGIME) == []
     assert outcomes[GAINING].record is not None
 

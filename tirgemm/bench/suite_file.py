@@ -36,4 +36,4 @@ class Suite:
                 raise InvalidRequest(f"{form}: it has no member {member!r}")
             if not isinstance(value[member], kind):
                 raise InvalidRequest(f"{form}: {member} is {value[member]!r:.80}; it must be {meaning}")
-        return cls(value["name"], value["source"], tuple(Gemm.parse(text) for text in value["gemms"]))
+        return cls(value["name"], value["source"], tuple(dict.fromkeys(map(Gemm.parse, value["gemms"]))))

@@ -28,13 +28,15 @@ class Budget:
     the problem count) or ``seconds`` of search at the latest.
 
     Building the fallback, selecting and certifying come on top. ``asked`` is the effort that somebody named, where the
-    search makes another one. Raises InvalidRequest outside the limits.
+    search makes another one, and ``more`` the trials, where they come on top of what is recorded. Raises InvalidRequest
+    outside the limits.
     """
 
     trials: int = Effort.STANDARD.usual_trials
     seconds: float = Effort.STANDARD.usual_seconds
     effort: Effort = Effort.STANDARD
     asked: Effort | None = field(default=None, kw_only=True, compare=False)
+    more: int | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.trials) is not int or not 1 <= self.trials <= MAX_TRIALS:
@@ -60,9 +62,12 @@ class Budget:
 
     def on_top_of(self, spent: int) -> Budget:
         """The budget of a search that goes on from ``spent`` recorded trials and is to try ``trials`` more: for who
-        wants more than the effort gave, so that only a gain of next to nothing ends it earlier."""
-        trials, asked = min(self.trials + spent, MAX_TRIALS), self.asked or self.effort
-        return Budget(trials, self.seconds, Effort.EXHAUSTIVE, asked=asked)
+        wants more than the effort gave, so that only a gain of next to nothing ends it earlier. ``none`` searches
+        nothing."""
+        if self.effort is Effort.NONE:
+            return self
+        more, asked = self.more or self.trials, self.asked or self.effort
+        return Budget(min(more + spent, MAX_TRIALS), self.seconds, Effort.EXHAUSTIVE, asked=asked, more=more)
 
 
 def is_within_default(budget: Budget) -> bool:
@@ -102,10 +107,10 @@ def covers(record: KernelRecord, budget: Budget, families: Collection[str] | Non
     """Whether the search behind ``record`` did what ``budget`` asks for, so that ``record`` is the answer.
 
     True for a tuned kernel whose search came to the end of that effort or a larger one, tried at least
-    ``budget.trials`` candidates, used up the space, or used up at least ``budget.seconds``, in all of ``families``
-    (None: all that support the problem). A kernel of shipped records stands for a search of the usual budget, one of
-    fewer than SEARCHED configs for ``quick``. Of effort ``none`` any kernel that is certified is the answer. Any other
-    request goes on from the records.
+    ``budget.trials`` candidates and was not interrupted, used up the space, or used up at least ``budget.seconds``, in
+    all of ``families`` (None: all that support the problem). A kernel of shipped records stands for a search of the
+    usual budget, one of fewer than SEARCHED configs for ``quick``. Of effort ``none`` any kernel that is certified is
+    the answer. Any other request goes on from the records.
     """
     if budget.effort is Effort.NONE and families is not None and record.config.family not in families:
         return False
@@ -125,4 +130,6 @@ def search_covers(record: SearchRecord, budget: Budget, families: Collection[str
         return True
     if ended in ("expected_gain", "complete") and effort_of(record).level >= budget.effort.level:
         return True
-    return budget.trials <= record.trials or ended == "exhausted" or (ended == "seconds" and budget.seconds <= seconds)
+    if ended == "seconds" and budget.seconds <= seconds:
+        return True
+    return ended == "exhausted" or (budget.trials <= record.trials and ended != "interrupted")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ from tirgemm.tuning.records import Candidate, Certificate, KernelRecord, SampleS
 from tirgemm.tuning.selection import (
     DEFAULT,
     ONLY_THE_DEFAULT,
+    THE_ONLY,
     Choice,
     choose,
     finalists_of,
@@ -125,7 +126,7 @@ class Evidence:
 
 
 def certified(
-    tuning: TuningTask, winner: Finalist, default: Finalist, plan: FinishPlan, tolerance: float = 0.0
+    tuning: TuningTask, winner: Finalist, default: Finalist | None, plan: FinishPlan, tolerance: float = 0.0
 ) -> Evidence:
     """The certificate of a kernel and its samples beside the default's and the baselines'. Where these show with
     confidence that the default is faster, by more than ``tolerance``, and it does not fail: the default's certificate
@@ -138,7 +139,7 @@ def certified(
     report = _beside_default(tuning, winner, default, options, plan, confirm=plan.confirms)
     evidence, theirs = Evidence(winner, certificate, report), report.baselines.get(DEFAULT)
     low = ratio_low(report.samples_us, theirs) if theirs else 1.0
-    if low <= 1.0 + tolerance or default.config not in tuning.measured():
+    if default is None or low <= 1.0 + tolerance or default.config not in tuning.measured():
         return evidence
     words = f"the default, at least {low:.3f} times as fast as what was chosen, with {CONFIDENCE:.0%} confidence"
     try:
@@ -155,15 +156,16 @@ class Selection:
         self.tuning = tuning
         self.plan = plan
         served = _served(tuning)
-        offered = _finalists(tuning, served, plan.finalists)
+        defaults = defaults_of(tuning.families, tuning.gemm, tuning.device, tuning.regime).values()
+        offered = _finalists(tuning, defaults, served, plan.finalists)
         answers = {finalist.kernel for finalist in offered if finalist.config == served}
         self.finalists = _distinct(offered)
-        self.default = self.finalists[0]
+        self._default = next((finalist for finalist in self.finalists if finalist.config in defaults), None)
         self.served = next((finalist for finalist in self.finalists if finalist.kernel in answers), None)
         self.alone = len(self.finalists) == 1
         words = "the only one measured" if self.alone else f"among the best {len(self.finalists)}"
         tuning.enter(Phase.CHOOSING, words)
-        self._result = RaceResult({}) if self.alone else _selection(tuning, self.finalists, self.default, plan)
+        self._result = RaceResult({}) if self.alone else _selection(tuning, self.finalists, self._default, plan)
         self._swapped = not plan.confirms or self._result.shared
         self.left = self._running(self.finalists)
 
@@ -171,11 +173,7 @@ class Selection:
         """The best of those that are left, and why; a small lead is raced again with the buffers swapped, once. Raises
         VerificationFailed where none is left."""
         while self.left:
-            choice = (
-                ONLY_THE_DEFAULT
-                if self.alone
-                else _choice(self.tuning, self.left, self._result, self.default, self.served)
-            )
+            choice = self._choice()
             winner = self.left[choice.index]
             stays = winner is (self.served if self.served in self.left else self.default)
             if stays or choice.lead >= 1 + SMALL_GAP or self._swapped:
@@ -190,9 +188,24 @@ class Selection:
         raise VerificationFailed(f"none of the {len(self.finalists)} fastest candidates of {self.tuning.gemm} runs")
 
     @property
+    def default(self) -> Finalist | None:
+        """The best of the families' defaults that were measured; None where none was, or it has failed since."""
+        return self._default if self._default in self.left else None
+
+    @property
     def samples(self) -> dict[Config, SampleSet]:
         """Those of what runs, of one race; empty where there was none, because nothing was to be chosen."""
         return {f.config: self._result.samples[f.name] for f in self.left if f.name in self._result.samples}
+
+    def _choice(self) -> Choice:
+        if self.alone:
+            return ONLY_THE_DEFAULT if self.default else THE_ONLY
+        return choose(
+            [self._result.samples[finalist.name] for finalist in self.left],
+            [_rank(self.tuning, finalist.config) for finalist in self.left],
+            default=self.left.index(self.default) if self.default else None,
+            served=self.left.index(self.served) if self.served in self.left else None,
+        )
 
     def _running(self, finalists: list[Finalist]) -> list[Finalist]:
         return [finalist for finalist in finalists if finalist.name not in self._result.failed]
@@ -209,10 +222,9 @@ def _served(tuning: TuningTask) -> Config | None:
     return known.config if known is not None and known.role == "tuned" else None
 
 
-def _finalists(tuning: TuningTask, served: Config | None, most: int) -> list[Finalist]:
+def _finalists(tuning: TuningTask, defaults: Collection[Config], served: Config | None, most: int) -> list[Finalist]:
     """The default first, then at most ``most`` of the measured candidates, and the one that is served."""
     measured = tuning.measured()
-    defaults = defaults_of(tuning.families, tuning.gemm, tuning.device, tuning.regime).values()
     best_default = next((config for config in measured if config in defaults), None)
     configs: list[Config] = [] if best_default is None else [best_default]
     others = {config: us for config, us in measured.items() if config != best_default}
@@ -250,7 +262,7 @@ def _distinct(finalists: list[Finalist]) -> list[Finalist]:
 
 
 def _selection(
-    tuning: TuningTask, finalists: list[Finalist], default: Finalist, plan: FinishPlan, *, swap: bool = False
+    tuning: TuningTask, finalists: list[Finalist], default: Finalist | None, plan: FinishPlan, *, swap: bool = False
 ) -> RaceResult:
     """The race that chooses, between the finalists alone; the default's samples stand beside the others'.
 
@@ -259,7 +271,7 @@ def _selection(
     plan = _plan(tuning, plan)
     options = RaceOptions(tuning.regime, plan.samples, plan.selection_s, "selection", tuning.seed, swap)
     result = tuning.evaluator.race({finalist.name: finalist.package for finalist in finalists}, (), options)
-    theirs = result.samples.get(default.name)
+    theirs = result.samples.get(default.name) if default else None
     samples: dict[str, SampleSet] = {}
     for finalist in finalists:
         if finalist.name in result.failed:
@@ -276,7 +288,7 @@ def _selection(
     return chosen_from
 
 
-def _entry(finalist: Finalist, result: RaceResult, default: Finalist, seed: int) -> RaceEntry:
+def _entry(finalist: Finalist, result: RaceResult, default: Finalist | None, seed: int) -> RaceEntry:
     """What is told of a finalist's race."""
     config, digest = str(finalist.config), finalist.config.digest
     if finalist.name in result.failed:
@@ -286,17 +298,6 @@ def _entry(finalist: Finalist, result: RaceResult, default: Finalist, seed: int)
     compared = finalist is default or DEFAULT in samples.baselines
     ratio, ratio_low = ratio_to_default(samples, seed=seed) if compared else (None, None)
     return RaceEntry(config, digest, samples.median_us, low, high, len(samples.samples_us), ratio, ratio_low)
-
-
-def _choice(
-    tuning: TuningTask, left: list[Finalist], result: RaceResult, default: Finalist, served: Finalist | None
-) -> Choice:
-    return choose(
-        [result.samples[finalist.name] for finalist in left],
-        [_rank(tuning, finalist.config) for finalist in left],
-        default=left.index(default) if default in left else None,
-        served=left.index(served) if served in left else None,
-    )
 
 
 def _rank(tuning: TuningTask, config: Config) -> tuple[int, ...]:
@@ -316,7 +317,7 @@ def mark_failed(tuning: TuningTask, config: Config, error: TirgemmError, gemm: G
 def _beside_default(
     tuning: TuningTask,
     winner: Finalist,
-    default: Finalist,
+    default: Finalist | None,
     options: RaceOptions,
     plan: FinishPlan,
     *,
@@ -325,14 +326,14 @@ def _beside_default(
     """The winner's samples beside the default's, which are its own where it is the default, and the baselines'. Both
     are kept. Where a gap is small and to be confirmed half of them are taken with the buffers swapped. Raises what ends
     the winner."""
-    entries = {finalist.name: finalist.package for finalist in (winner, default)}
+    entries = {finalist.name: finalist.package for finalist in (winner, default) if finalist}
     evaluator, wanted = tuning.evaluator, _plan(tuning, plan).baselines
     baselines = () if wanted == "none" else evaluator.quick_baselines if wanted == "quick" else evaluator.baselines
     result = evaluator.race(entries, baselines, options, confirm=confirm)
     samples = result.of(winner.name)
     if default is winner:
         samples = samples.beside(DEFAULT, samples.samples_us)
-    elif default.name in result.samples:
+    elif default and default.name in result.samples:
         beside = result.samples[default.name]
         tuning.store.add_samples(tuning.evaluator.key(default.config), beside)
         samples = samples.beside(DEFAULT, beside.samples_us)
@@ -342,17 +343,21 @@ def _beside_default(
 
 def reported_timings(
     tuning: TuningTask,
-    default: Finalist,
+    default: Finalist | None,
     evidence: Evidence,
     reason: str,
     summary: SearchSummary,
     plan: FinishPlan,
 ) -> Timings:
-    """Both regimes' figures of a certified finalist, the default's, and why it was chosen."""
-    selection = SelectionReason(reason, ratio_to_default(evidence.report)[1])
-    timings = Timings({tuning.regime: timing_summary(evidence.report)}, str(default.config), selection, summary)
-    other = next(regime for regime in REGIMES if regime != tuning.regime)
+    """Both regimes' figures of a certified finalist, the default's if one runs, and why it was chosen. A search whose
+    last stages are hurried is an interrupted one, too."""
     plan = _plan(tuning, plan)
+    if plan is STOPPED:
+        summary = replace(summary, ended="interrupted")
+    selection = SelectionReason(reason, ratio_to_default(evidence.report)[1] if default else None)
+    named = str(default.config) if default else None
+    timings = Timings({tuning.regime: timing_summary(evidence.report)}, named, selection, summary)
+    other = next(regime for regime in REGIMES if regime != tuning.regime)
     if plan.untimed:
         return timings.with_regime(other, NotTimed(plan.untimed))
     if tuning.device.kind == "cuda":

@@ -39,6 +39,7 @@ class Choice:
 
 
 ONLY_THE_DEFAULT = Choice(0, "the default is the only finalist", 1.0)
+THE_ONLY = Choice(0, "the only finalist; the default is out", 1.0)
 
 
 def finalists_of(times: Mapping[Config, float], most: int) -> list[Config]:

@@ -82,8 +82,9 @@ def built_member(part: TuningTask, segment: Segment, summary: SearchSummary, pla
             # Built once more, alone: the future raises why it does not.
             part.evaluator.built(part.workbench.build(part.gemm, segment.config))
             (winner,) = built_finalists(part, [segment.config])
-        # Another config that is the same kernel is no faster than itself.
-        beside = next((f for f in finalists if f.config == default and f.kernel != winner.kernel), winner)
+        beside = next((f for f in finalists if f.config == default), None)
+        if beside is not None and beside.kernel == winner.kernel:
+            beside = winner  # another config that is the same kernel is no faster than itself
         evidence = certified(part, winner, beside, plan, TOLERANCE)
         reason = evidence.replaced or (
             f"at most {segment.loss - 1:.1%} behind the fastest at the sizes compared, and at those between by races "

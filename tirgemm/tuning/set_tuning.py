@@ -165,7 +165,7 @@ class SetTuning(Tuning):
             return None
         told = self._events.handler(str(gemm.m))
         control = Control(told, self.end.cancel, self.end.stop, self.between_batches)
-        return Tuning(
+        part = Tuning(
             gemm,
             self.workbench,
             self.regime,
@@ -175,6 +175,9 @@ class SetTuning(Tuning):
             control=control,
             other_devices=self.other_devices,
         )
+        if self.budget.more is not None:  # on top of what is recorded at this size
+            part.budget = self.budget.on_top_of(part.standing().tried)
+        return part
 
     def _sweep(
         self, tunings: Sequence[Tuning], seconds: float, configs: Mapping[Gemm, Sequence[Config]] | None
@@ -242,7 +245,7 @@ class SetTuning(Tuning):
         valid = (config for config in variants if is_valid(tuning.gemm, config, self.device))
         known = {candidate.config for candidate in tuning.recorded()}
         new = [config for config in itertools.islice(valid, self.effort.variants) if config not in known]
-        return new[: max(0, self.budget.trials - tuning.standing().tried)]
+        return new[: max(0, tuning.budget.trials - tuning.standing().tried)]
 
     def _visitors(self, tuning: Tuning, offered: Mapping[int, Sequence[Config]]) -> list[Config]:
         """What is fast at other sizes and worth timing at this one, the nearest sizes' first."""

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tirgemm.config import Config
-from tirgemm.errors import BuildersUnusable, Cancelled, TirgemmError
+from tirgemm.errors import BuildersUnusable, Cancelled, DoesNotFit, TirgemmError
 from tirgemm.gemm import Gemm
 from tirgemm.tuning.effort import Effort
 from tirgemm.tuning.finish import finish
@@ -171,7 +171,7 @@ class Sweep:
         problem = min(built, key=lambda p: p.loop.results // AT_ONCE)
         try:
             measured = problem.loop.measure([problem.tuning.evaluator.measurer])
-        except BuildersUnusable as error:
+        except (BuildersUnusable, DoesNotFit) as error:
             if not self.selects:
                 raise
             waiting.remove(problem)

@@ -240,6 +240,12 @@ def test_the_command_measures_nothing_that_it_cannot_write(
         assert says in capsys.readouterr().err
 
 
+def test_a_shape_that_a_suite_names_twice_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "twice.json"
+    path.write_text(json.dumps({"name": "twice", "source": "", "gemms": [SHAPES[1], *SHAPES, SHAPES[1]]}))
+    assert [str(gemm) for gemm in Suite.read(path).gemms] == [SHAPES[1], SHAPES[0], *SHAPES[2:]]
+
+
 def test_the_command_measures_a_variant_that_is_named_twice_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

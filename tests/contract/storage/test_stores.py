@@ -13,6 +13,7 @@ from tirgemm.tuning.records.store import Store
 from tirgemm.tuning_db import Database, SqlStore
 from tirgemm.tuning_db.models import CandidateRow
 from tirgemm.tuning_db.shipped.layered_store import LayeredStore
+from tirgemm.tuning_db.store import add_missing_samples
 
 
 class TestMemoryStore(StoreContract):
@@ -70,3 +71,12 @@ def test_the_time_to_sort_by_is_the_candidates_time_in_the_search(sqlite_databas
     assert stored is not None
     store.add_candidate(stored.with_(sample_sets=(*stored.sample_sets, SampleSet((8.0,), "noise"))))
     assert sorted_by() == 8.0
+    today, earlier = (
+        SampleSet((us,), conditions={"at": f"{year}-11-30T00:00:00"}) for us, year in ((9, 2026), (3, 2024))
+    )
+    store.add_samples(key(1), today)
+    assert sorted_by() == 9.0
+    with sqlite_database.write() as connection:
+        number = connection.execute(select(CandidateRow.id)).scalar_one()
+        add_missing_samples(connection, number, (earlier,), "an import")
+    assert sorted_by() == 9.0, "times of an earlier search, at other clocks, are not beside the others' own"

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import errno
+import pickle
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tirgemm.artifact import Signer
+from tirgemm.artifact import Signer, Trust
 from tirgemm.device import Device
-from tirgemm.errors import Cancelled, DeviceUnavailable
-from tirgemm.tuning.measure import Measurer, Verification
+from tirgemm.errors import Cancelled, DeviceUnavailable, DoesNotFit, LaunchFailed
+from tirgemm.tuning.driver import cuda
+from tirgemm.tuning.measure import MeasurementCrashed, Measurer, Verification, child
+from tirgemm.tuning.measure.requests import Request
+from tirgemm.tuning.process.child_rpc import ChildDied, ChildProcess
 from tirgemm.tuning.process.interrupts import Flag
 
 DEVICE = Device("cpu", "x86-64-v3", "planted", 1, 2**30, uuid="cpu-planted")
@@ -125,6 +133,79 @@ def test_a_device_whose_process_does_not_start_cannot_be_used(tmp_path: Path) ->
         pytest.raises(DeviceUnavailable, match=r"does not start: .*temporarily unavailable"),
     ):
         measurer.require_usable()
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_process_that_is_killed_is_asked_once_more_and_says_nothing_of_the_kernel(kills: int, tmp_path: Path) -> None:
+    started: list[Planted] = []
+
+    def die() -> None:
+        if len(started) <= kills:
+            started[-1].kill()
+            raise ChildDied("signal 9 (SIGKILL)", "")
+
+    def start(_device: Device, _lock_dir: Path) -> Planted:
+        started.append(Planted(die))
+        return started[-1]
+
+    with Measurer(DEVICE, Signer.generate().public, lock_dir=tmp_path, start=start) as measurer:
+        if kills == 1:
+            assert measurer.verify(b"") == RIGHT
+        else:
+            with pytest.raises(DoesNotFit, match=r"signal 9 \(SIGKILL\): where memory is short") as caught:
+                measurer.verify(b"")
+            assert caught.value.outcome is None
+    assert [each.asked for each in started] == [1, 1]
+
+
+def test_a_gpu_without_memory_is_no_fault_of_a_kernel_and_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_nbytes: int) -> tuple[IntEnum]:
+        return (status,)
+
+    bindings = SimpleNamespace(driver=SimpleNamespace(cuMemAlloc=refuse))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    Result = IntEnum("Result", {"CUDA_ERROR_OUT_OF_MEMORY": 2, "CUDA_ERROR_ILLEGAL_ADDRESS": 700})
+    status = Result["CUDA_ERROR_OUT_OF_MEMORY"]
+    with pytest.raises(DoesNotFit, match=r"^cuMemAlloc answers CUDA_ERROR_OUT_OF_MEMORY \(2\): end what") as caught:
+        cuda.Memory(64)
+    assert isinstance(caught.value, cuda.CudaError), "a GPU that cannot be opened for it is tried again"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    status = Result["CUDA_ERROR_ILLEGAL_ADDRESS"]
+    with pytest.raises(cuda.CudaError) as broken:
+        cuda.Memory(64)
+    assert not isinstance(broken.value, DoesNotFit)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (LaunchFailed("no 6144 bytes of workspace on cuda:0: CUDA_ERROR_OUT_OF_MEMORY (2)"), DoesNotFit),
+        (LaunchFailed("no 6144 bytes of workspace"), DoesNotFit),
+        (MemoryError("Unable to allocate 2.00 GiB"), DoesNotFit),
+        (LaunchFailed("cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE (1)"), MeasurementCrashed),
+    ],
+)
+def test_memory_that_is_not_to_be_had_is_no_fault_of_a_kernel(
+    error: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    process = child._Process(cast("Any", SimpleNamespace(alive=lambda: None, waiting=lambda _: None)))
+    monkeypatch.setattr(process, "_load", lambda *_: SimpleNamespace(gemm="7x5x3:f32:nn"))
+    monkeypatch.setattr(process, "_work", fail)
+    with pytest.raises(kind, match=re.escape(str(error))):
+        process(Request(DEVICE, Trust.of(), tmp_path, b""))
+
+
+def test_a_process_gives_back_what_a_request_held_that_failed() -> None:
+    failing = ChildProcess("tests.tuning.measure.failing_child")
+    try:
+        with pytest.raises(DoesNotFit):
+            failing.request("race", timeout_s=60.0)
+        assert not failing.request("held", timeout_s=60.0), "the same race with shared operands would find no memory"
+    finally:
+        failing.kill()
 
 
 def test_a_process_that_died_is_started_again_by_warming(graced: Measurer, processes: Processes) -> None:

@@ -183,6 +183,30 @@ def test_a_finalist_that_dies_in_the_race_is_recorded_so_and_the_others_go_on() 
     assert (marked.status, "signal 11" in marked.message) == (Status.CRASHED, True)
 
 
+@pytest.mark.parametrize(("trials", "words"), [(12, "the fastest of the finalists"), (2, "the only finalist")])
+def test_where_no_default_was_measured_none_is_named_and_the_fastest_is_served(trials: int, words: str) -> None:
+    bench = FakeBench()
+    bench.fate = lambda config: "wrong" if config == default(bench) else "right"
+    record = by_a_sweep(tuning(bench, trials=trials, families=["x86"]))
+    assert record is not None
+    measured = [c.config for c in candidates(bench) if c.status is Status.MEASURED]
+    assert record.config == min(measured, key=hashed_us)
+    assert record.timings.selection == SelectionReason(f"{words}; the default is out")
+    assert (record.timings.default, timing_of(record.timings).ratio_to("default")) == (None, None)
+
+
+def test_a_default_that_fails_in_the_selection_is_not_raced_again() -> None:
+    bench = FakeBench()
+    search = tuning(bench, families=["x86"])
+    search.fallback()
+    search.search()
+    bench.fate = lambda config: "dies" if config == default(bench) else "right"
+    record = search.run()
+    reported = [timed for timed in bench.fake.timed if timed.options.reason in ("report", "other_regime")]
+    assert [timed.configs for timed in reported] == [[record.config]] * len(reported)
+    assert record.timings.default is None
+
+
 def test_a_lone_default_is_not_raced_to_be_chosen() -> None:
     bench = FakeBench()
     record = tuning(bench, trials=1).run()

@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from tirgemm.device import Device
-from tirgemm.errors import DeviceUnavailable
+from tirgemm.errors import DeviceUnavailable, DoesNotFit
 from tirgemm.tuning.driver.nvrtc import compile_source
 
 # A GPU that cannot be opened is tried again after so many seconds each: a process that was killed may hold its memory.
 OPEN_PAUSES_S = (0.5, 2.0)
+_OUT_OF_MEMORY = 2
 
 
 class CudaError(Exception):
     """The driver refused, or a kernel broke the context: the process is of no more use and ends with it."""
+
+
+class OutOfMemory(CudaError, DoesNotFit):
+    """The GPU has less memory left than the driver was asked for: that breaks nothing, and says nothing of a kernel."""
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -26,6 +31,9 @@ def call(name: str, *arguments: Any) -> Any:
     from cuda.bindings import driver
 
     status, *values = getattr(driver, name)(*arguments)
+    if int(status) == _OUT_OF_MEMORY:
+        words = "end what else uses the GPU, or take a smaller problem"
+        raise OutOfMemory(f"{name} answers {status.name} ({_OUT_OF_MEMORY}): {words}")
     if int(status):
         raise CudaError(f"{name} answers {status.name} ({int(status)})")
     return values[0] if len(values) == 1 else (values or None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tirgemm.artifact import Kernel, Trust, load
 from tirgemm.device import Device
-from tirgemm.errors import ArtifactError, CallError, InvalidRequest, LaunchFailed, TirgemmError
+from tirgemm.errors import ArtifactError, CallError, DoesNotFit, InvalidRequest, LaunchFailed, TirgemmError
 from tirgemm.tuning.measure.errors import MeasurementCrashed
 from tirgemm.tuning.measure.requests import Open, ReadBandwidth, Request
 from tirgemm.tuning.process import spans
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 Session: TypeAlias = "CudaSession | HostSession"
 # Finalists of one selection stay loaded: unloading a GPU library costs milliseconds.
 _LOADED = 12
+# What a kernel that cannot be launched says then, on either kind of device.
+_NO_MEMORY = re.compile("no [0-9]+ bytes of workspace|CUDA_ERROR_OUT_OF_MEMORY")
 
 
 class _Process:
@@ -53,8 +56,11 @@ class _Process:
             against = self._opponents(kernel, request)
             try:
                 return self._work(session, kernel, against, request)
-            except (CallError, LaunchFailed, ArtifactError) as error:
+            except (CallError, LaunchFailed, ArtifactError, MemoryError) as error:
                 session.require_usable()
+                if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+                    words = "end what else uses the memory, or take a smaller problem"
+                    raise DoesNotFit(f"{kernel.gemm}: {error}: {words}") from error
                 raise MeasurementCrashed(f"the kernel does not run: {error}") from error
 
     def _opponents(self, kernel: Kernel, request: Request) -> dict[str, Kernel]:

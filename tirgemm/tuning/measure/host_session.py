@@ -10,6 +10,7 @@ any more: OpenBLAS's and OpenMP's do so for a while after a product, to be quick
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from tirgemm.artifact import Kernel
 from tirgemm.artifact.native import host_threads
 from tirgemm.device import Device
+from tirgemm.errors import DoesNotFit
 from tirgemm.gemm import Gemm, Regime
 from tirgemm.reference.numbers import BITS, Bits, encode
 from tirgemm.rounds import SampleBlock, StoppingRule, alternate, buffer_assignment, settle, turn
@@ -164,8 +166,14 @@ class HostSession:
         return _Evictor(min(caches * self._cache, self.device.memory_bytes // _MEMORY_SHARE))
 
     def _sets(self, gemm: Gemm, contenders: int) -> int:
+        """Of operands, for each of ``contenders`` that own theirs. Raises DoesNotFit where one each takes more than
+        half of the memory: the process would be killed for it."""
         one = _set_bytes(gemm)
-        affordable = self.device.memory_bytes // (_MEMORY_SHARE * contenders * one)
+        memory = self.device.memory_bytes
+        if contenders > 1 and contenders * one > memory // 2:
+            need = f"{contenders * one:,} bytes of operands; {self.device.name} spares half of {memory:,}"
+            raise DoesNotFit(f"timing {gemm} beside {contenders - 1} others needs {need}: use fewer opponents")
+        affordable = memory // (_MEMORY_SHARE * contenders * one)
         return max(1, min(max(2, -(-_ROTATION * self._cache // one)), _SETS, affordable))
 
     def _sustained(self, calls: Iterator[Call]) -> SampleBlock:
@@ -200,17 +208,19 @@ class HostSession:
 
 
 def _calls_per_block(calls: Iterator[Call]) -> int:
-    """From warm calls: the first loads code and starts threads, and is not counted."""
+    """From the fastest of warm calls: what other work delays would make a contender's samples shorter than those of
+    another of its speed, and so less often hit. The first call loads code and starts threads, and is not counted."""
     next(calls)()
-    count, spent = 0, 0.0
-    started = time.perf_counter()
-    while count < 3 or (spent < 2 * _BLOCK_S and count < 1000):
+    count, best = 0, math.inf
+    started = now = time.perf_counter()
+    while count < 20 or (now - started < 10 * _BLOCK_S and count < 1000):
+        before = now
         next(calls)()
-        count += 1
-        spent = time.perf_counter() - started
-        if spent > 10 * _BLOCK_S:
+        count, now = count + 1, time.perf_counter()
+        best = min(best, now - before)
+        if now - started > 50 * _BLOCK_S:
             break
-    return max(1, round(_BLOCK_S * count / spent))
+    return max(1, round(_BLOCK_S / best))
 
 
 def _kernel_calls(kernel: Kernel, operands: _Operands) -> Iterator[Call]:

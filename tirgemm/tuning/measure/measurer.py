@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from tirgemm.artifact import Trust
 from tirgemm.artifact.closing import Closing
 from tirgemm.device import Device
-from tirgemm.errors import AlreadyRunning, Cancelled, DeviceUnavailable, InvalidRequest, MeasurementFailed
+from tirgemm.errors import AlreadyRunning, Cancelled, DeviceUnavailable, DoesNotFit, InvalidRequest, MeasurementFailed
 from tirgemm.gemm import Regime, regime_named
 from tirgemm.tuning.measure.baselines.cutlass_build import PACKAGE as CUTLASS
 from tirgemm.tuning.measure.conditions import timed_cache_bytes
@@ -83,6 +83,10 @@ def measuring_child(device: Device, lock_dir: Path) -> MeasuringProcess:
     return ChildProcess("tirgemm.tuning.measure.child", ahead, threads)
 
 
+class _MeasuringKilled(DoesNotFit):
+    """The measuring process was killed by SIGKILL, as where a machine is short of memory; no kernel does that."""
+
+
 class Measurer(Closing):
     """The one measuring process of a device. Packages are loaded there as users load them, trusting ``trust``.
 
@@ -150,7 +154,8 @@ class Measurer(Closing):
         seed: int = 0,
         cancel: Flag | None = None,
     ) -> Verification:
-        """Whether the kernel is right. Raises MeasurementTimedOut, MeasurementCrashed, ArtifactError, Cancelled."""
+        """Whether the kernel is right. Raises MeasurementTimedOut, MeasurementCrashed, DoesNotFit, ArtifactError,
+        Cancelled."""
         return _answered(self._ask(self._request(package, Verify(level, seed), None), cancel)[0])
 
     def time(
@@ -203,7 +208,7 @@ class Measurer(Closing):
         Cancelled and AlreadyRunning, too."""
         try:
             self._ask(Open(self.device, self.lock_dir), cancel, max(self.timeout_s, _OPEN_S))
-        except MeasurementFailed as error:
+        except (MeasurementFailed, DoesNotFit) as error:
             raise DeviceUnavailable(f"device {self.device.name} cannot be opened any more: {error}") from error
         except (OSError, RuntimeError) as error:  # no memory, process or descriptor for it, say
             raise DeviceUnavailable(f"the measuring process of {self.device.name} does not start: {error}") from error
@@ -241,7 +246,12 @@ class Measurer(Closing):
     def _ask(
         self, request: Request | ReadBandwidth | Open, cancel: Flag | None, timeout_s: float | None = None
     ) -> Answer:
-        timeout_s = timeout_s or self.timeout_s
+        try:
+            return self._ask_once(request, cancel, timeout_s or self.timeout_s)
+        except _MeasuringKilled:  # the machine may have more memory by now
+            return self._ask_once(request, cancel, timeout_s or self.timeout_s)
+
+    def _ask_once(self, request: Request | ReadBandwidth | Open, cancel: Flag | None, timeout_s: float) -> Answer:
         with self._one_at_a_time:
             if cancel is not None:
                 if cancel.is_set():
@@ -258,7 +268,11 @@ class Measurer(Closing):
             except ChildDied as error:
                 reason = error.output.splitlines()[-1:]  # of a traceback the line that says what happened
                 words = f": {reason[0]}" if reason else ""
-                raise MeasurementCrashed(f"the measuring process died: {error.cause}{words}") from error
+                words = f"the measuring process died: {error.cause}{words}"
+                if error.killed:
+                    words = f"{words}: where memory is short end what else uses it, or take a smaller problem"
+                    raise _MeasuringKilled(words) from error
+                raise MeasurementCrashed(words) from error
             except ChildTimedOut as error:
                 if not error.started:
                     raise AlreadyRunning(

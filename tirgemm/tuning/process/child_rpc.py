@@ -327,6 +327,7 @@ def serve(prepare: Callable[[Channel, list[str]], Callable[[Any], Any]]) -> None
         if recorded:
             channel.send((_SPANS, recorded))
         channel.send(answer)
+        del answer  # an error holds what its frames do: operands, say
 
 
 def die_with(parent: int, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -50,6 +51,11 @@ class SampleSet:
         beside, recorded = self.baselines.get(YARDSTICK), self.conditions.get("yardstick_us")
         return self.median_us * recorded / statistics.median(beside) if beside and recorded else self.median_us
 
+    @property
+    def began(self) -> str:
+        """When the run of it was, ISO 8601 in UTC; empty where nothing says."""
+        return str(self.conditions.get("at", ""))
+
     def beside(self, name: str, samples_us: tuple[float, ...]) -> SampleSet:
         """The same, with samples of the same run as those of the baseline ``name``."""
         return replace(self, baselines=self.baselines | {name: samples_us})
@@ -66,6 +72,12 @@ class SampleSet:
     def from_json(cls, value: dict[str, Any]) -> SampleSet:
         baselines = {name: tuple(samples) for name, samples in value["baselines"].items()}
         return cls(tuple(value["samples_us"]), value["reason"], baselines, dict(value["conditions"]))
+
+
+def latest_us(search_sets: Sequence[SampleSet]) -> float | None:
+    """``Candidate.search_us`` by its search's own sample sets: what is merged in later may be of earlier clocks."""
+    latest = max(reversed(search_sets), key=lambda samples: samples.began, default=None)
+    return latest.comparable_us if latest else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +128,8 @@ class Candidate:
 
     @property
     def search_us(self) -> float | None:
-        """``comparable_us`` of the last of these, or None where it was not measured."""
-        own = self.search_sets
-        return own[-1].comparable_us if own else None
+        """``comparable_us`` of the latest of these, of one time the last, or None where it was not measured."""
+        return latest_us(self.search_sets)
 
     def with_(self, **changes: Any) -> Candidate:
         return replace(self, **changes)

@@ -37,9 +37,5 @@ def races_below(candidates: Iterable[Candidate], others: Mapping[str, Config] | 
 
 def latest_race(raced: Sequence[tuple[Config, SampleSet]]) -> dict[Config, SampleSet]:
     """Of sample sets of several races those of the latest, all of which began at one time, ``conditions["at"]``."""
-    latest = max((_began(samples) for _, samples in raced), default="")
-    return {config: samples for config, samples in raced if _began(samples) == latest}
-
-
-def _began(samples: SampleSet) -> str:
-    return str(samples.conditions.get("at", ""))
+    latest = max((samples.began for _, samples in raced), default="")
+    return {config: samples for config, samples in raced if samples.began == latest}
