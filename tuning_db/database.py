@@ -187,6 +187,11 @@ class Database(Closing):
             if connection.info.pop(KERNELS_CHANGED, False):
                 self.on_kernels_changed()
 
+    def require_writable(self) -> None:
+        """Raise StoreUnavailable where it cannot be written now, or others do so for too long."""
+        with self.write():
+            pass
+
     def own_reader(self) -> sqlite3.Connection:
         """A connection to SQLite that is nobody else's: it reads, in one transaction a statement, and waits for no
         other process. For one thread at a time; closed with the database."""

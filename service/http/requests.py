@@ -102,6 +102,8 @@ def answer(
         cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
         if cross is not None:
             return KernelOrJob(kernel=cross)
+    if not devices:
+        state.database.require_writable()  # no worker can say that it lives while others write
     device = workable(replace(target, here=here), devices, verify=body.verify)
     if body.retune:
         budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))

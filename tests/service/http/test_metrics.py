@@ -260,6 +260,25 @@ def test_a_request_waits_for_another_writer_no_longer_than_for_a_database_server
         assert time.monotonic() - began < database.BUSY_SECONDS / 2
 
 
+def test_while_another_writes_no_worker_counts_as_hanging_or_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    with serving(tmp_path, worker=False) as service:
+        service.queue.register_worker("worker:1:0", [CPU])
+        with service.state.database.write() as connection:
+            connection.execute(update(WorkerRow).values(seen=WorkerRow.seen - 3600.0))
+        assert service.post(device=CPU.key).json()["code"] == "device_unavailable"
+        monkeypatch.setattr(process, "LONGEST_WRITE_SECONDS", 3600.0)
+        with locked(service):
+            assert process._is_alive(service.state, 1) is None, "it could not say that it lives"
+            for answer in (service.post(), service.http.post("/v1/batches", json={"gemms": [ODD]})):
+                assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+            monkeypatch.setattr(process, "LONGEST_WRITE_SECONDS", 600.0)
+            assert process._is_alive(service.state, 1) is False, "it may be what writes, and hang"
+        assert process._is_alive(service.state, 1) is False
+
+
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> list[str]:
         answer = service.http.get("/readyz")
