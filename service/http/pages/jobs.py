@@ -111,8 +111,8 @@ def _larger_request(job: Job, budget: list[str], priority: int) -> KernelRequest
     asked = job.request
     trials, seconds = (_number(name, text) for name, text in zip(("trials", "seconds"), budget, strict=True))
     if trials < asked.trials or seconds < asked.seconds or (trials, seconds) == (asked.trials, asked.seconds):
-        detail = f"budget is {trials:g} trials and {seconds:g} seconds; it must be more than those of job {job.id}"
-        raise Problem(422, f"{detail}, {asked.trials} trials and {asked.seconds:g} seconds", "invalid_request")
+        detail = f"budget is {trials:g} trials and {seconds:.15g} seconds; it must be more than those of job {job.id}"
+        raise Problem(422, f"{detail}, {asked.trials} trials and {asked.seconds:.15g} seconds", "invalid_request")
     members = {
         "gemm": str(asked.gemm),
         "device": asked.device.key,
