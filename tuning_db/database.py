@@ -55,9 +55,10 @@ class Database(Closing):
 
     ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
     or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen, and for other
-    writers of SQLite; an ``embedded`` file is the data folder's own, which its service repairs. ``to_read`` opens a file that cannot be written, too:
-    ``write`` raises StoreUnavailable then. Raises SchemaTooNew for the database of a newer tirgemm, before anything is
-    written, StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
+    writers of SQLite; an ``embedded`` file is the data folder's own, which its service repairs. ``to_read`` opens a
+    file that cannot be written, too: ``write`` raises StoreUnavailable then. Raises SchemaTooNew for the database of a
+    newer tirgemm, before anything is written, StoreError where it cannot be opened, and MissingExtra where the driver
+    is not installed.
     """
 
     def __init__(
@@ -252,7 +253,8 @@ class Database(Closing):
         if sqlite3.sqlite_version_info < (3, 35):  # the first with RETURNING
             old = f"the SQLite of this Python is {sqlite3.sqlite_version}, and 3.35 is needed"
             raise StoreError(f"{old}; name a PostgreSQL database with --db, or use a Python with a newer SQLite")
-        engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS if limit_s is None else limit_s}, **options)
+        options["connect_args"] = {"timeout": BUSY_SECONDS if limit_s is None else limit_s}
+        engine = create_engine(self.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         event.listen(engine, "connect", self._note_whether_writable)

@@ -274,7 +274,7 @@ def _budget(settings: Settings, body: KernelRequest) -> Budget:
     if trials is not None and trials > settings.max_trials:
         raise InvalidRequest(f"budget trials is {trials}; this service takes at most {settings.max_trials}")
     if seconds is not None and seconds > settings.max_seconds:
-        raise InvalidRequest(f"budget seconds is {seconds:.15g}; this service takes at most {settings.max_seconds:.15g}")
+        raise InvalidRequest(f"budget seconds is {seconds:.15g}; this service takes at most {settings.max_seconds:g}")
     usual = _usual_budget(body.effort, settings.max_trials, settings.max_seconds)
     if trials is None and seconds is None:
         return usual

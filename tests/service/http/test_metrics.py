@@ -254,8 +254,8 @@ def test_a_request_waits_for_another_writer_no_longer_than_for_a_database_server
 ) -> None:
     monkeypatch.setattr(state, "DATABASE_SECONDS", 0.1)
     with serving(tmp_path) as service, closing(state.ServiceState.open(service.state.settings)) as opened:
+        began = time.monotonic()
         with locked(service), pytest.raises(StoreUnavailable, match="locked"):
-            began = time.monotonic()
             opened.queue.register_worker("worker:1:0", [CPU])
         assert time.monotonic() - began < database.BUSY_SECONDS / 2
 
