@@ -45,8 +45,8 @@ RETRY_SECONDS = 60.0
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
-    """Serve until SIGTERM or SIGINT. A SQLite database that was found to be damaged is repaired before it is served;
-    where a process of the service meets damage later, all of them end first.
+    """Serve until SIGTERM, SIGINT or SIGHUP. A SQLite database that was found to be damaged is repaired before it is
+    served; where a process of the service meets damage later, all of them end first.
 
     ``announce`` gets ``{"url", "host", "port", "pid", "data", "started_at"}``, as ``server.json`` in the data folder
     does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
