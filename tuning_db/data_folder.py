@@ -36,13 +36,13 @@ def open_database(
     data_dir: Path | None, url: str | None = None, limit_s: float | None = None, *, to_read: bool = False
 ) -> Database:
     """The database at ``url``, by default the SQLite file of the data folder, with the folder's blobs; made where
-    absent. ``limit_s`` ends the wait for an answer of a database server; ``to_read`` opens a file that cannot be
-    written, too."""
+    absent. ``limit_s`` ends the wait for an answer of a database server, and for other writers of a file; ``to_read``
+    opens a file that cannot be written, too."""
     from tirgemm.tuning_db import Database
 
     folder = _folder(data_dir)
     if url is None:
-        return Database.embedded(folder, to_read=to_read)
+        return Database.embedded(folder, limit_s, to_read=to_read)
     return Database(url, folder, limit_s, to_read=to_read)
 
 

@@ -54,10 +54,11 @@ class Database(Closing):
     """SQLite or PostgreSQL with the current schema, and a folder of blobs. Safe from several threads and processes.
 
     ``url`` is SQLAlchemy's (``sqlite:////data/tirgemm.db``, ``postgresql+psycopg://user@host/name``). Opening creates
-    or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen; an ``embedded``
-    file is the data folder's own, which its service repairs. ``to_read`` opens a file that cannot be written, too:
-    ``write`` raises StoreUnavailable then. Raises SchemaTooNew for the database of a newer tirgemm, before anything is
-    written, StoreError where it cannot be opened, and MissingExtra where the driver is not installed.
+    or upgrades the schema. ``limit_s`` ends the wait for an answer of PostgreSQL, which may be frozen, and for other
+    writers of SQLite; an ``embedded`` file is the data folder's own, which its service repairs. ``to_read`` opens a
+    file that cannot be written, too: ``write`` raises StoreUnavailable then. Raises SchemaTooNew for the database of a
+    newer tirgemm, before anything is written, StoreError where it cannot be opened, and MissingExtra where the driver
+    is not installed.
     """
 
     def __init__(
@@ -99,11 +100,11 @@ class Database(Closing):
             raise
 
     @classmethod
-    def embedded(cls, data_dir: Path, *, to_read: bool = False) -> Database:
+    def embedded(cls, data_dir: Path, limit_s: float | None = None, *, to_read: bool = False) -> Database:
         """The SQLite database and the blobs of one folder, made where absent."""
         folder = Path(data_dir).absolute()
         url = URL.create("sqlite", database=str(folder / DATABASE)).render_as_string()
-        return cls(url, folder, embedded=True, to_read=to_read)
+        return cls(url, folder, limit_s, embedded=True, to_read=to_read)
 
     @property
     def place(self) -> str:
@@ -187,6 +188,11 @@ class Database(Closing):
             if connection.info.pop(KERNELS_CHANGED, False):
                 self.on_kernels_changed()
 
+    def require_writable(self) -> None:
+        """Raise StoreUnavailable where it cannot be written now, or others do so for too long."""
+        with self.write():
+            pass
+
     def own_reader(self) -> sqlite3.Connection:
         """A connection to SQLite that is nobody else's: it reads, in one transaction a statement, and waits for no
         other process. For one thread at a time; closed with the database."""
@@ -247,7 +253,8 @@ class Database(Closing):
         if sqlite3.sqlite_version_info < (3, 35):  # the first with RETURNING
             old = f"the SQLite of this Python is {sqlite3.sqlite_version}, and 3.35 is needed"
             raise StoreError(f"{old}; name a PostgreSQL database with --db, or use a Python with a newer SQLite")
-        engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, **options)
+        options["connect_args"] = {"timeout": BUSY_SECONDS if limit_s is None else limit_s}
+        engine = create_engine(self.url, **options)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         event.listen(engine, "connect", self._note_whether_writable)
@@ -322,9 +329,7 @@ def _translate(error: Exception, place: str) -> StoreError:
     if isinstance(error, OperationalError) and (sqlstate is None or sqlstate[:2] in ("08", "40", "53", "57")):
         return StoreUnavailable(f"database {place} does not answer ({words}); repeat when it does")
     if "is locked" in words or isinstance(error, PoolTimeout):
-        return StoreUnavailable(
-            f"database {place} was busy for more than {BUSY_SECONDS} s ({words}); repeat when other writers are done"
-        )
+        return StoreUnavailable(f"database {place} was busy for too long ({words}); repeat when other writers are done")
     return StoreError(f"database {place}: {words}")
 
 

@@ -117,9 +117,13 @@ class AccessControl:
         assert quotas.batch_problems_a_day is not None
         return Asker(key.id, quotas.live_jobs, quotas.trials_a_day, quotas.bytes_stored, quotas.batch_problems_a_day)
 
+    def allowed_priority(self, key: ApiKey | None, priority: int) -> int:
+        """The priority, or the highest that ``key`` may give a job."""
+        return priority if key is None or key.allows("admin") else min(priority, self._key_priority)
+
     def require_priority(self, key: ApiKey | None, priority: int) -> None:
         """Raise PriorityRefused where ``key`` may not give a job this priority."""
-        if key is not None and not key.allows("admin") and priority > self._key_priority:
+        if priority > self.allowed_priority(key, priority):
             raise PriorityRefused(
                 f"priority is {priority}; a key of the scope tune may give at most {self._key_priority}, one of the "
                 "scope admin any"

@@ -14,7 +14,7 @@ from tirgemm._terminal import console
 from tirgemm._terminal.console import Json
 from tirgemm._terminal.tables import Column, Fields, Table
 from tirgemm._terminal.unused_options import require_unused
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidRequest, KernelPinned
 from tirgemm.gemm import REGIMES, Gemm, Regime, regime_named
 from tirgemm.progress import role_name, role_of_document
 from tirgemm.service.commands.tune import Data, Url
@@ -134,6 +134,9 @@ def delete(
     """Delete kernels with their artifacts. What was measured stays, so that making one again is quick."""
     with _kernels(url, data, db) as kernels:
         documents = [kernels.kernel_document(kernel_id) for kernel_id in dict.fromkeys(kernel_ids)]
+        pinned = [kernel["id"] for kernel in documents if kernel.get("pinned")]
+        if pinned:
+            raise KernelPinned(f"kernel {pinned[0]} is pinned; unpin it first. Nothing was deleted")
         for kernel in documents:
             kernels.delete(kernel["id"])
 

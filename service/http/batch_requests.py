@@ -69,6 +69,8 @@ def answer_batch(
     if any(one.kernel_id is None for one in wanted):
         if patient and not workers:
             return None
+        if not workers:
+            state.database.require_writable()  # as for one kernel
         workable(replace(target, here=target.here and bool(workers)), workers, verify=True)
     budget = BatchBudget(body.budget.trials, body.budget.seconds)
     return state.batches.submit(

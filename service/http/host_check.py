@@ -62,14 +62,15 @@ class HostCheck:
         if size + len(scope["query_string"]) > self.header_bytes:
             return Problem(431, f"the headers are over {self.header_bytes} bytes, which is the limit")
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+        shown = ", ".join(hosts)[:200]
         if len(hosts) > 1 or (hosts and not self._is_ours(hosts[0])):
-            shown, names = ", ".join(hosts), ", ".join(sorted(self.names))
-            detail = f"Host is {shown[:200]!r}; this service answers to IP addresses and {names} (TIRGEMM_HOSTS)"
+            names = ", ".join(sorted(self.names))
+            detail = f"Host is {shown!r}; this service answers to IP addresses and {names} (TIRGEMM_HOSTS)"
             return Problem(421, detail, "misdirected_request")
         for origin in (value.decode("latin-1") for name, value in headers if name == b"origin"):
             if not hosts or not _same(origin, hosts[0]):
-                detail = f"Origin is {origin[:200]!r}: pages of other sites may not use this service"
-                return Problem(403, detail, "cross_origin")
+                detail = f"Origin is {origin[:200]!r} and Host {shown!r}: pages of other sites may not use this service"
+                return Problem(403, f"{detail}; a proxy must pass Host on as the browser sent it", "cross_origin")
         return None
 
     def _is_ours(self, host: str) -> bool:

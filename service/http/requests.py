@@ -103,6 +103,8 @@ def answer(
         cross = _whole(state, unverified_kernel(state.database, gemm, target.key, body.regime))
         if cross is not None:
             return KernelOrJob(kernel=cross)
+    if not devices:
+        state.database.require_writable()  # no worker can say that it lives while others write
     device = workable(replace(target, here=here), devices, verify=body.verify)
     if body.retune:
         budget = budget.on_top_of(trials_recorded(state.store, gemm, target.key, body.regime))
@@ -286,7 +288,7 @@ def _budget(settings: Settings, body: KernelRequest) -> Budget:
     if trials is not None and trials > settings.max_trials:
         raise InvalidRequest(f"budget trials is {trials}; this service takes at most {settings.max_trials}")
     if seconds is not None and seconds > settings.max_seconds:
-        raise InvalidRequest(f"budget seconds is {seconds:g}; this service takes at most {settings.max_seconds:g}")
+        raise InvalidRequest(f"budget seconds is {seconds:.15g}; this service takes at most {settings.max_seconds:g}")
     usual = _usual_budget(body.effort, settings.max_trials, settings.max_seconds)
     if trials is None and seconds is None:
         return usual

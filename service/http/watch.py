@@ -23,6 +23,8 @@ from tirgemm.tuning_db.queue.batches import BatchTable
 logger = logging.getLogger("tirgemm.service")
 
 POLL_SECONDS = 0.05
+# After a look that failed, for the database may not be there for a while.
+FAILED_POLL_SECONDS = 0.5
 # Of a batch many jobs are counted, and nothing hangs on the moment.
 BATCH_POLL_SECONDS = 0.5
 # Of each job so many of its newest events are kept for its followers; who is further behind reads the database.
@@ -191,14 +193,18 @@ class Watch:
             self._poller = asyncio.create_task(self._poll(), name="watch")
 
     async def _poll(self) -> None:
+        failed = False
         while (self._feeds or self._batch_feeds or self._worker.followers) and not self._stopping.is_set():
             try:
                 await self._look()
+                failed = False
             except Exception as error:
                 # Who waits goes on waiting: the next look may succeed, and the end of waiting is the client's.
-                logger.warning("looking at the jobs that are followed: %s: %s", type(error).__name__, error)
+                if not failed:
+                    logger.warning("looking at the jobs that are followed: %s: %s", type(error).__name__, error)
+                failed = True
             try:
-                await asyncio.wait_for(self._stopping.wait(), POLL_SECONDS)
+                await asyncio.wait_for(self._stopping.wait(), FAILED_POLL_SECONDS if failed else POLL_SECONDS)
             except TimeoutError:
                 continue
         for feed in (*self._feeds.values(), *self._batch_feeds.values(), self._worker):

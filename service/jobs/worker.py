@@ -17,6 +17,7 @@ from tirgemm.service.jobs.worker_names import died_here, owner_name, slot_name
 from tirgemm.tuning.budget import Budget
 from tirgemm.tuning_db import JobQueue, SqlStore
 from tirgemm.tuning_db.queue.budget_shares import LIMIT
+from tirgemm.tuning_db.queue.worker_registry import RETIRED_SECONDS
 
 logger = logging.getLogger("tirgemm.worker")
 
@@ -102,7 +103,7 @@ class Worker:
                 if slot.thread.ident is not None:
                     slot.thread.join()
             alive.join()
-            self._queue.remove_worker(self.name)
+            self._queue.retire_worker(self.name)
         if self._failure is not None:
             raise self._failure
 
@@ -145,9 +146,13 @@ class Worker:
             self.stop()
 
     def _take_over(self) -> None:
-        """Forget workers that died on this machine, and put their jobs back: nobody keeps those leases any more."""
+        """Forget workers that died on this machine, and put their jobs back: nobody keeps those leases any more. Forget
+        those that ended long ago and had no other devices than this one."""
+        recent = {worker.name for worker in self._queue.live_workers(RETIRED_SECONDS)}
+        mine = {device.key for device in self.devices}
         for worker in self._queue.live_workers(_EVER_SECONDS):
-            if died_here(worker.name, self.name):
+            replaced = worker.name not in recent and mine.issuperset(device.key for device in worker.devices)
+            if replaced or died_here(worker.name, self.name):
                 self._queue.remove_worker(worker.name)
         for owner in self._queue.owners():
             if died_here(owner, self.name):

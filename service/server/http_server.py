@@ -13,6 +13,7 @@ import uvicorn
 
 from tirgemm._interpreter import switch_often
 from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.process import ending_signals
 from tirgemm.service.server.app import create_app
 from tirgemm.service.server.limited_protocol import limited_protocol
 from tirgemm.service.server.refusals import Refusals
@@ -85,14 +86,14 @@ def _is_no_client_fault(record: logging.LogRecord) -> bool:
 
 
 def exit_at_signals(ask_to_exit: Callable[[], None]) -> None:
-    """Call ``ask_to_exit`` at SIGTERM and SIGINT: until Uvicorn takes the signals, and when it raises them again after
-    its end, so that what is open is closed either way."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Call ``ask_to_exit`` at an ending signal: until Uvicorn takes SIGTERM and SIGINT, and when it raises them again
+    after its end, so that what is open is closed either way."""
+    for number in ending_signals():
         signal.signal(number, lambda _number, _frame: ask_to_exit())
 
 
 def serve(server: HttpServer, listener: socket.socket) -> None:
-    """Answer requests on a bound socket until SIGTERM, SIGINT or ``ask_to_exit``."""
+    """Answer requests on a bound socket until an ending signal or ``ask_to_exit``."""
     switch_often()
     exit_at_signals(server.ask_to_exit)
     server.run(sockets=[listener])

@@ -36,6 +36,8 @@ logger = logging.getLogger("tirgemm.service")
 
 Announce = Callable[[dict[str, Any]], None]
 WORKER_SECONDS = 60.0
+# `tirgemm db import` of a large file is one transaction.
+LONGEST_WRITE_SECONDS = 600.0
 # A disk that goes on losing pages must not have the service restarted all the time.
 REPAIR_PAUSE_SECONDS = 3600.0
 # After a repair that was not possible, the first time: twice as long each time.
@@ -43,8 +45,8 @@ RETRY_SECONDS = 60.0
 
 
 def run_server(settings: Settings, announce: Announce) -> None:
-    """Serve until SIGTERM or SIGINT. A SQLite database that was found to be damaged is repaired before it is served;
-    where a process of the service meets damage later, all of them end first.
+    """Serve until SIGTERM, SIGINT or SIGHUP. A SQLite database that was found to be damaged is repaired before it is
+    served; where a process of the service meets damage later, all of them end first.
 
     ``announce`` gets ``{"url", "host", "port", "pid", "data", "started_at"}``, as ``server.json`` in the data folder
     does, once requests are answered and the worker, if there is to be one, is alive. Raises AlreadyRunning where
@@ -220,11 +222,19 @@ def _announce_when_ready(
 
 def _is_alive(state: ServiceState, pid: int | None) -> bool | None:
     """Whether the worker of that process is registered and was seen of late; None where the database does not say, or
-    could not be told, for it cannot be written or its disk is full."""
-    mine = f":{pid}:"
+    could not be told, for it cannot be written, its disk is full or others write. What has written for long may be the
+    worker, which hangs."""
+
+    def was_seen(seconds: float) -> bool:
+        return any(f":{pid}:" in worker.name for worker in state.queue.live_workers(seconds))
+
     if not state.database.writable or state.database.is_full:
         return None
     try:
-        return any(mine in worker.name for worker in state.queue.live_workers(state.settings.alive_seconds))
+        if was_seen(state.settings.alive_seconds):
+            return True
+        if was_seen(state.settings.alive_seconds + LONGEST_WRITE_SECONDS):
+            state.database.require_writable()
+        return False
     except StoreError:
         return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tirgemm.errors import AlreadyRunning, DamagedDatabase, StoreError
 from tirgemm.service.http.state import ServiceState
+from tirgemm.service.jobs.process import ending_signals
 from tirgemm.service.server.repair_answers import answering
 from tirgemm.service.settings import Settings
 from tirgemm.tuning_db.data_folder import database_file
@@ -129,12 +130,11 @@ def _signals_ask(asked_to_exit: ExitRequest) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT)
 
     def ask(*_: object) -> None:
         asked_to_exit.make()
 
-    before = [(number, signal.signal(number, ask)) for number in numbers]
+    before = [(number, signal.signal(number, ask)) for number in ending_signals()]
     try:
         yield
     finally:

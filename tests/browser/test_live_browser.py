@@ -332,25 +332,27 @@ def test_a_stream_that_is_silent_is_given_up_and_asked_for_again(
 def test_a_table_that_is_fetched_anew_says_that_the_service_is_away(
     working: Service, visits: Visits, page: str
 ) -> None:
-    visits.tolerated = ("503", "net::ERR_FAILED", "htmx:timeout", "htmx:sendError", "htmx:afterRequest")
+    visits.tolerated = ("503", "429", "net::ERR_FAILED", "htmx:timeout", "htmx:sendError", "htmx:afterRequest")
     job = running(working)
     # Its seconds between two requests pass as quickly as it takes them in.
     visits.tab.clock.install()
     tab = visits.open(page)
     away = tab.get_by_text("The service does not answer; this page goes on when it is back.")
+    limited = tab.get_by_text("The service answers 429; this page asks again.")
 
     def comes(shown: bool) -> None:
         def passed() -> bool:
             tab.clock.run_for(500)
-            return away.is_visible() is shown
+            return (limited if refused == "limit" else away).is_visible() is shown
 
         visits.until(passed)
 
-    for refused in ("fulfill", "abort", "silent"):
+    for refused in ("fulfill", "limit", "abort", "silent"):
         if refused == "silent":
             tab.evaluate("document.querySelector('[hx-get]').setAttribute('hx-request', '{\"timeout\": 100}')")
         ways = {
             "fulfill": lambda route: route.fulfill(status=503),
+            "limit": lambda route: route.fulfill(status=429),
             "abort": lambda route: route.abort(),
             "silent": lambda _: None,
         }

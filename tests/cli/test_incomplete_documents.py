@@ -45,7 +45,7 @@ ONE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("jobs", "retry", "3f2a"), JOB, "/v1/jobs/3f2a/retry"),
     (("jobs", "prioritise", "3f2a", "7"), JOB, "/v1/jobs/3f2a"),
     (("kernels", "show", "70ed", "--url", URL), KERNEL, "/v1/kernels/70ed"),
-    (("kernels", "delete", "70ed", "--url", URL), KERNEL, "/v1/kernels/70ed"),
+    (("kernels", "delete", "70ed", "--url", URL), KERNEL | {"pinned": False}, "/v1/kernels/70ed"),
     (("kernels", "pin", "70ed", "--url", URL), KERNEL, "/v1/kernels/70ed/pin"),
     (("kernels", "unpin", "70ed", "--url", URL), KERNEL, "/v1/kernels/70ed/pin"),
     (("batches", "show", "ba7c"), BATCH, "/v1/batches/ba7c"),

@@ -105,6 +105,8 @@ def test_a_page_of_another_site_is_403(service: Service, origin: str, method: st
     headers = {"Origin": origin, "Content-Type": "application/json"}
     answer = service.http.request(method, path, content=BODY, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (403, "cross_origin")
+    told = f"Origin is {origin!r} and Host {service.url.removeprefix('http://')!r}"
+    assert answer.json()["detail"].startswith(told), "whoever set up a proxy sees which of them is wrong"
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert service.store.kernel_by_id(record.id) is not None
     assert service.queue.jobs() == []

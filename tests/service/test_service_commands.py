@@ -241,6 +241,11 @@ def test_kernels_are_deleted_all_or_none(service: Service, run: Run, place: tupl
     first, second = stored(service), stored(service)
     assert run("kernels", "delete", first, "nope", *place)[0] in (1, 2)
     assert service.store.kernel_by_id(first) is not None
+    assert run("kernels", "pin", second, *place)[0] == 0
+    code, out, _ = run("kernels", "delete", first, second, *place, "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (1, "kernel_pinned")
+    assert service.store.kernel_by_id(first) is not None
+    assert run("kernels", "unpin", second, *place)[0] == 0
     code, out, _ = run("kernels", "delete", first, second, first, *place)
     assert code == 0
     assert f"deleted {second}, the tuned kernel of {SHAPE} on cpu (sustained)" in " ".join(out.split())

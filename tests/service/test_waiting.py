@@ -17,12 +17,14 @@ from sqlalchemy import insert
 from tests.contract.storage.databases import candidate
 from tests.service.support import AUTHORITIES, CPU, ODD, Service, kernel_record, queueing, read_events, serving, sse
 from tests.waiting import PATIENCE_S, until
+from tirgemm.errors import StoreUnavailable
 from tirgemm.events import BatchProposed
 from tirgemm.gemm import Gemm
 from tirgemm.service.http import events
 from tirgemm.service.http.state import ServiceState
+from tirgemm.service.http.watch import FAILED_POLL_SECONDS, Watch
 from tirgemm.service.server.app import create_app
-from tirgemm.tuning_db import JobQueue, JobRequest
+from tirgemm.tuning_db import JobProgress, JobQueue, JobRequest
 from tirgemm.tuning_db.models import EventRow
 from tirgemm.tuning_db.queue.batches import WantedProblem
 
@@ -302,6 +304,30 @@ def test_a_client_that_leaves_while_events_wait_to_be_sent_is_no_fault_of_the_se
 
     asyncio.run(follow())
     assert len(told) == 1
+
+
+def test_a_database_that_does_not_answer_is_logged_once_until_it_does(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[bool] = []
+
+    def progress(_jobs: list[str]) -> dict[str, JobProgress]:
+        looks.append(len(looks) not in (3, 4))
+        if looks[-1]:
+            raise StoreUnavailable("the database server restarts")
+        return {}
+
+    async def follow() -> None:
+        with watch.follow("1"):
+            while len(looks) < 7:
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(service.queue, "progress", progress)
+    watch = Watch(service.queue, service.state.batches, 60.0, asyncio.Event())
+    began = time.monotonic()
+    asyncio.run(follow())
+    assert time.monotonic() - began > 4 * FAILED_POLL_SECONDS
+    assert caplog.text.count("the database server restarts") == 2
 
 
 def test_followers_of_a_job_that_was_put_back_leave_the_database_alone(

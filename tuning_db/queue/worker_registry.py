@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from tirgemm.device import Device
 from tirgemm.tuning_db import rows
@@ -13,6 +13,8 @@ from tirgemm.tuning_db.job_values import WorkerRecord, described
 from tirgemm.tuning_db.models import WorkerRow
 from tirgemm.tuning_db.times import iso
 
+# So much longer ago than it was a worker that has ended counts as seen: longer than any may be silent and be alive.
+RETIRED_SECONDS = 86_400.0
 _WORKERS_SEEN = (
     select(*WorkerRow.__table__.columns)
     .where(WorkerRow.seen >= bindparam("since"), WorkerRow.seen <= bindparam("until"))
@@ -44,8 +46,14 @@ class WorkerRegistry(ClockedTables):
             for device in devices:
                 rows.put_device(self.db, connection, device)
 
+    def retire_worker(self, name: str) -> None:
+        """Say that a worker has ended: no more is known of it than what devices there were."""
+        with self.db.write() as connection:
+            ended = {WorkerRow.seen: WorkerRow.seen - RETIRED_SECONDS}
+            connection.execute(update(WorkerRow).where(WorkerRow.name == name).values(ended))
+
     def remove_worker(self, name: str) -> None:
-        """Forget a worker that is shutting down."""
+        """Forget a worker."""
         with self.db.write() as connection:
             connection.execute(delete(WorkerRow).where(WorkerRow.name == name))
 

@@ -96,7 +96,8 @@ def cancel(job: FoundJob, state: State, caller: Caller, request: Request, fields
 def raise_budget(job: FoundJob, state: State, caller: Caller, request: Request, fields: FormFields) -> Response:
     """Ask for the job's kernel with a larger budget, as POST /v1/kernels does: lead to the job that works on it, or to
     the kernel that asks for no more."""
-    body = _larger_request(job, only_fields(fields, "trials", "seconds"))
+    priority = state.access.allowed_priority(caller, job.request.priority)
+    body = _larger_request(job, only_fields(fields, "trials", "seconds"), priority)
     answered = answer(state, body, patient=False, asker=state.access.asker(caller))
     assert answered is not None
     if answered.job is None:
@@ -105,18 +106,19 @@ def raise_budget(job: FoundJob, state: State, caller: Caller, request: Request, 
     return redirected(request, f"/jobs/{answered.job.id}", f"/v1/jobs/{answered.job.id}")
 
 
-def _larger_request(job: Job, budget: list[str]) -> KernelRequest:
-    """The job's request with another budget. Raises the 422 problem for one that is no larger."""
+def _larger_request(job: Job, budget: list[str], priority: int) -> KernelRequest:
+    """The job's request with another budget and this priority. Raises the 422 problem for one that is no larger."""
     asked = job.request
     trials, seconds = (_number(name, text) for name, text in zip(("trials", "seconds"), budget, strict=True))
     if trials < asked.trials or seconds < asked.seconds or (trials, seconds) == (asked.trials, asked.seconds):
-        detail = f"budget is {trials:g} trials and {seconds:g} seconds; it must be more than those of job {job.id}"
-        raise Problem(422, f"{detail}, {asked.trials} trials and {asked.seconds:g} seconds", "invalid_request")
+        detail = f"budget is {trials:g} trials and {seconds:.15g} seconds; it must be more than those of job {job.id}"
+        raise Problem(422, f"{detail}, {asked.trials} trials and {asked.seconds:.15g} seconds", "invalid_request")
     members = {
         "gemm": str(asked.gemm),
         "device": asked.device.key,
         **{name: getattr(asked, name) for name in ("regime", "effort", "seed", "verify", "other_devices")},
         "budget": {"trials": trials, "seconds": seconds},
+        "queue": {"priority": priority} | ({"window": str(asked.window)} if asked.window else {}),
     }
     try:
         return KernelRequest.model_validate(members)

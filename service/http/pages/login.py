@@ -16,10 +16,11 @@ from tirgemm.tuning_db.access.api_keys import secret_hash
 router = APIRouter(tags=["pages"], include_in_schema=False)
 
 MAX_KEY_CHARS = 512
+MAX_TARGET_CHARS = 2000
 
 
 @router.get("/login")
-async def login_page(site: OwnSite, next: Annotated[str, Query(max_length=2000)] = "/") -> Response:
+async def login_page(site: OwnSite, next: Annotated[str, Query(max_length=MAX_TARGET_CHARS)] = "/") -> Response:
     """The form that asks for a key."""
     return _form(site, next)
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tirgemm.service.access.scopes import is_page
 from tirgemm.service.http.accept import wants_html
+from tirgemm.service.http.pages.login import MAX_TARGET_CHARS
 from tirgemm.service.http.pages.site import SiteRequest
 from tirgemm.service.http.problems import MEDIA_TYPE
 
@@ -58,6 +59,7 @@ def _shown(scope: Scope, start: Message, body: bytes) -> Response:
             return Response(status_code=401, headers={"HX-Refresh": "true", "Cache-Control": "no-store"})
         query = scope["query_string"].decode("latin-1")
         target = scope["path"] + (f"?{query}" if query else "")
+        target = target if len(target) <= MAX_TARGET_CHARS else "/"
         return RedirectResponse(f"/login?next={quote(target, safe='')}", 303, {"Cache-Control": "no-store"})
     response = SiteRequest(Request(scope)).page("problem.html", problem["title"], problem["status"], problem=problem)
     response.headers.update({name: headers[name] for name in ("allow", "connection", "retry-after") if name in headers})

@@ -83,14 +83,16 @@ const live = {
     }
   },
 
-  // Tell in the element of the id `link` whether the page is up to date.
-  tellLink(state, seconds) {
+  // Tell in the element of the id `link` whether the page is up to date; `status` is that of an answer which was no page.
+  tellLink(state, seconds, status) {
     const element = document.getElementById("link");
     element.hidden = state === "back";
     element.textContent = "";
     if (state === "lost") {
-      const next = seconds ? `tries again in ${seconds} s` : "goes on when it is back";
-      element.textContent = `The service does not answer; this page ${next}.`;
+      // Another status may be a proxy's.
+      const refused = status >= 400 && status < 500;
+      const next = seconds ? `tries again in ${seconds} s` : refused ? "asks again" : "goes on when it is back";
+      element.textContent = `The service ${refused ? `answers ${status}` : "does not answer"}; this page ${next}.`;
     }
     if (state === "signed out") {
       const way = document.createElement("a");
@@ -135,7 +137,7 @@ const live = {
         if (status === 401 || status === 403) live.tellLink("signed out");
         return null;
       }
-      live.tellLink("lost", seconds);
+      live.tellLink("lost", seconds, status);
       await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
     }
   },

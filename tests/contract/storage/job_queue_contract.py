@@ -286,8 +286,11 @@ class JobQueueContract(QueueFixtures):
         queue.register_worker("a", [OTHER_DEVICE], measuring=[2.5])
         assert queue.live_workers(10)[0].devices == (OTHER_DEVICE,)
         assert queue.live_workers(10)[0].measuring == (2.5,)
+        queue.retire_worker("a")
+        assert [worker.name for worker in queue.live_workers(3600.0)] == ["b"]
+        assert [worker.devices for worker in queue.live_workers(1e9)] == [(OTHER_DEVICE,), (DEVICE, OTHER_DEVICE)]
         queue.remove_worker("a")
-        assert [worker.name for worker in queue.live_workers(10)] == ["b"]
+        assert [worker.name for worker in queue.live_workers(1e9)] == ["b"]
 
     def test_a_worker_says_why_a_device_of_it_cannot_be_used(self, queue: JobQueue) -> None:
         queue.register_worker("a", [DEVICE, OTHER_DEVICE], faults=["", "it cannot be opened"])

@@ -225,6 +225,17 @@ def test_other_devices_of_the_workers_are_other_answers(
     assert service.post().json()["id"] == on_cpu
 
 
+def test_what_is_known_is_answered_by_any_name_of_a_device_whose_worker_has_ended(service: Service) -> None:
+    known = stored(service)
+    with service.worker("elsewhere:1:0"):
+        pass
+    for name in ("", "cpu", CPU.key):
+        device: dict[str, Any] = {"device": name} if name else {}
+        answer = service.post(**device)
+        assert (answer.status_code, answer.json().get("id")) == (200, known), name
+        assert service.http.post("/v1/batches", json={"gemms": [ODD], **device}).status_code == 200, name
+
+
 def test_a_kernel_of_another_device_s_configs_answers_who_asks_for_it(service: Service) -> None:
     origin = {"device": "cuda:sm_90a:nvidia-h200:132", "environment": {}, "same": False, "other_device": True}
     shipped = {"ended": "shipped", "shipped": origin}

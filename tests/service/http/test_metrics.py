@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,17 +17,18 @@ from sqlalchemy import update
 
 from tests.contract.storage.databases import candidate, damage_page, unwritable
 from tests.service.support import CPU, ODD, Service, kernel_record, serving
+from tirgemm._user_folders import DATABASE
 from tirgemm.device import Device
 from tirgemm.errors import StoreUnavailable
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.service import log_lines
-from tirgemm.service.http import metrics
+from tirgemm.service.http import metrics, state
 from tirgemm.service.http.routes import info
 from tirgemm.service.server import process
 from tirgemm.service.views.service_figures import FigureReader
 from tirgemm.status import Status
-from tirgemm.tuning_db import JobRequest
+from tirgemm.tuning_db import JobRequest, database
 from tirgemm.tuning_db.models import WorkerRow
 
 REQUEST = JobRequest(Gemm.parse(ODD), CPU)
@@ -233,6 +238,45 @@ def test_while_the_disk_is_full_that_is_named_and_no_worker_counts_as_hanging(
     answer = service.http.get("/readyz")
     assert (answer.status_code, answer.json()["missing"]) == (503, ["worker", "blobs", "database"])
     assert str(service.state.settings.data) not in answer.text
+
+
+@contextmanager
+def locked(service: Service) -> Iterator[None]:
+    """Another process's write transaction, such as that of ``tirgemm db import``."""
+    with closing(sqlite3.connect(service.state.settings.data / DATABASE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_a_request_waits_for_another_writer_no_longer_than_for_a_database_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "DATABASE_SECONDS", 0.1)
+    with serving(tmp_path) as service, closing(state.ServiceState.open(service.state.settings)) as opened:
+        began = time.monotonic()
+        with locked(service), pytest.raises(StoreUnavailable, match="locked"):
+            opened.queue.register_worker("worker:1:0", [CPU])
+        assert time.monotonic() - began < database.BUSY_SECONDS / 2
+
+
+def test_while_another_writes_no_worker_counts_as_hanging_or_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    with serving(tmp_path, worker=False) as service:
+        service.queue.register_worker("worker:1:0", [CPU])
+        with service.state.database.write() as connection:
+            connection.execute(update(WorkerRow).values(seen=WorkerRow.seen - 3600.0))
+        assert service.post(device=CPU.key).json()["code"] == "device_unavailable"
+        monkeypatch.setattr(process, "LONGEST_WRITE_SECONDS", 3600.0)
+        with locked(service):
+            assert process._is_alive(service.state, 1) is None, "it could not say that it lives"
+            for answer in (service.post(), service.http.post("/v1/batches", json={"gemms": [ODD]})):
+                assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+            monkeypatch.setattr(process, "LONGEST_WRITE_SECONDS", 600.0)
+            assert process._is_alive(service.state, 1) is False, "it may be what writes, and hang"
+        assert process._is_alive(service.state, 1) is False
 
 
 def test_what_is_missing_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

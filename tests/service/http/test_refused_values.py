@@ -89,6 +89,12 @@ def test_a_budget_beyond_that_of_the_largest_batch_is_refused(
     assert detail.endswith(f"it should be less than or equal to {limit}")
 
 
+def test_a_budget_just_beyond_the_limit_is_told_in_full(shared: Service) -> None:
+    answer = shared.post(budget={"seconds": 14400.0000001})
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "budget seconds is 14400.0000001; this service takes at most 14400"
+
+
 def test_a_batch_of_known_kernels_may_have_any_budget_of_a_batch(shared: Service) -> None:
     kernel_record(shared.store, JobRequest(Gemm.parse("7x5x3"), CPU))
     budget = {"trials": 10**8, "seconds": 604_800_000.0}

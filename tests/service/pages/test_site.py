@@ -36,6 +36,8 @@ def test_who_is_not_signed_in_is_asked_to_and_led_back(service: Service, browser
     asked = browser.http.get("/kernels?gemm=64x64x64:f16:nn")
     assert asked.status_code == 303
     assert asked.headers["location"] == "/login?next=%2Fkernels%3Fgemm%3D64x64x64%3Af16%3Ann"
+    far = browser.http.get(f"/jobs?after={2000 * 'a'}").headers["location"]
+    assert browser.http.get(far).status_code == 200
 
     answer = browser.sign_in(secret, "/kernels?gemm=64x64x64:f16:nn")
 

@@ -15,6 +15,7 @@ from tests.service.support import CPU, ODD, ScriptedEngine, kernel_record
 from tests.waiting import PATIENCE_S, until
 from tirgemm.errors import AlreadyRunning, StoreError
 from tirgemm.gemm import Gemm
+from tirgemm.hardware import named_device
 from tirgemm.service.jobs.data_lock import ProcessLock
 from tirgemm.service.jobs.heartbeat import Heartbeat
 from tirgemm.service.jobs.lease import Lease
@@ -49,6 +50,18 @@ def test_a_job_whose_worker_died_here_is_taken_over_without_waiting_for_its_leas
     engine.gate.set()
     with Running(queue, engine):
         until(lambda: job_of(queue, job_id).status == "done")
+
+
+def test_a_worker_forgets_those_of_other_machines_that_have_ended_and_had_no_other_device(
+    queue: JobQueue, engine: ScriptedEngine
+) -> None:
+    for name, devices in (("same", [CPU]), ("other", [CPU, named_device("sm_90a")]), ("alive", [CPU])):
+        queue.register_worker(name, devices)
+        if name != "alive":
+            queue.retire_worker(name)
+    with Running(queue, engine) as worker:
+        until(lambda: len(queue.live_workers(60)) == 2)
+        until(lambda: {ever.name for ever in queue.live_workers(1e9)} == {"other", "alive", worker.name})
 
 
 def test_only_dead_processes_of_this_machine_are_dead() -> None:

@@ -20,6 +20,7 @@ from tirgemm.events import CandidateRecorded, Phase, PhaseEntered
 from tirgemm.gemm import Gemm
 from tirgemm.status import Status
 from tirgemm.tuning.records import Candidate
+from tirgemm.tuning_db.job_values import Window
 
 # -- a job -------------------------------------------------------------------------------------------
 
@@ -210,6 +211,20 @@ def test_more_budget_still_asks_for_records_of_other_devices(service: Service, b
     larger = service.queue.job(answer.headers["location"].rpartition("/")[2])
     assert larger is not None
     assert (larger.id != job.id, larger.request.other_devices) == (True, True)
+
+
+def test_more_budget_waits_as_the_first_job_did(service: Service, browser: Browser) -> None:
+    window = Window.parse("03:00-04:00")
+    highest = service.state.settings.key_priority
+    for number, (scope, asked, given) in enumerate((("tune", -7, -7), ("tune", 90, highest), ("admin", 90, 90))):
+        job = queued(service, replace(GEMM, n=101 + number), trials=64, priority=asked, window=window)
+        signed_in(service, browser, scope, f"key{number}")
+        token = browser.token(browser.open(f"/jobs/{job.id}").text)
+        answer = browser.send(f"/jobs/{job.id}/raise", token, trials="128", seconds="4000")
+        larger = service.queue.job(answer.headers["location"].rpartition("/")[2])
+        assert larger is not None
+        assert larger.id != job.id
+        assert (larger.request.priority, larger.request.window) == (given, window), scope
 
 
 def test_more_budget_than_was_needed_leads_to_the_kernel(service: Service, browser: Browser) -> None:
