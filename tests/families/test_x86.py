@@ -60,6 +60,13 @@ def test_problems_whose_padded_operands_32_bits_reach_are_written(text: str) -> 
     assert rejected(X86, gemm, X86.default(gemm, cpu(), "sustained"), cpu()) is None
 
 
+@pytest.mark.parametrize("m", ["4096", "1..4096"])
+@pytest.mark.parametrize("k", [1025, 2048, 2049])
+def test_large_invariant_problems_have_a_default_on_few_threads(m: str, k: int) -> None:
+    gemm = Gemm.parse(f"{m}x128256x{k}:bf16:nt:invariant")
+    assert rejected(X86, gemm, X86.default(gemm, cpu(), "sustained"), cpu()) is None
+
+
 def test_the_space_of_a_large_problem_is_searchable() -> None:
     gemm = Gemm.parse("1023x1021x1027:f16:nt")
     space = X86.space(gemm, cpu())

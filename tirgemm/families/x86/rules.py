@@ -133,7 +133,8 @@ def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
     tasks = evaluate(PanelTiling(gemm, config).tasks, gemm.m_max)
     threads = config["threads"] or device.units
     largest = config["block_m"] >= min(gemm.m_max, 1024) and config["block_n"] >= min(gemm.n, 1024)
-    if tasks > _MAX_TASKS_PER_THREAD * threads and not largest:
+    # Invariant sums may be deeper than the cache rule lets blocks of that size be.
+    if tasks > _MAX_TASKS_PER_THREAD * threads and not largest and not gemm.invariant:
         return (
             f"{tasks} tasks for {threads} threads; beyond {_MAX_TASKS_PER_THREAD} each, larger blocks only save "
             "overhead"
