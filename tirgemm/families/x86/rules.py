@@ -149,7 +149,7 @@ def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 
 def _summation(gemm: Gemm, block_k: int) -> Summation:
-    # Zeros behind k add nothing: sums begin at zero and are never -0.
+    # Zeros behind k make +0 of a -0, to which negative products may underflow: every kernel fills k up to whole chunks.
     return Summation(min(block_k or gemm.k, gemm.k), gemm.k)
 
 
