@@ -128,7 +128,9 @@ def test_the_register_tile_stays_in_registers(device: Device, register: str, tmp
     assert not [line for line in inside if "%rsp" in line or "%rbp" in line], "the inner loop spills"
 
 
-@pytest.mark.parametrize("text", ["8x9x8:bf16:nt", "8x25x8:f32:nt:out=bf16", "9x1x8:bf16:nn", "13x57x17:f16:tn:out=bf16"])
+@pytest.mark.parametrize(
+    "text", ["8x9x8:bf16:nt", "8x25x8:f32:nt:out=bf16", "9x1x8:bf16:nn", "13x57x17:f16:tn:out=bf16"]
+)
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_one_element_of_bf16_behind_whole_vectors_is_stored_as_two_bytes(text: str, lanes: int) -> None:
     """LLVM stored four, which for the last row were beyond the end of D: the guard bands tell."""
