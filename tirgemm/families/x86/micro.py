@@ -7,6 +7,7 @@ reorders, vectorises and unrolls it so that LLVM keeps the tile in registers and
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
@@ -125,13 +126,13 @@ class _Multiply:
         """A chunk of the tile's columns of B, whose rows run along k, as a piece of a panel in the L1 cache."""
         tir, emit, tiling, lanes = self.tir, self.emit, self.tiling, self.tiling.lanes
 
-        def column(j: Any) -> Any:
-            n = self.y * tiling.tile_n + j
+        def column(v: int, r: int) -> Any:
+            n = self.y * tiling.tile_n + (v + r)
             return n if tiling.divides_n else tir.min(n, self.gemm.n - 1)
 
         for v in range(0, tiling.tile_n, lanes):
             for s in range(0, CHUNK, lanes):
-                square = emit.turned_square(self.b, self.z, lambda r, v=v: column(v + r), c * CHUNK + s, lanes)
+                square = emit.turned_square(self.b, self.z, partial(column, v), c * CHUNK + s, lanes)
                 for q, value in enumerate(square):
                     emit.store_vector(self.turned, [s + q, v], value)
 
