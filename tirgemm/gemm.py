@@ -63,11 +63,11 @@ class Range:
 class Gemm:
     """One matrix-multiply problem.
 
-    Sizes are in elements, leading dimensions (``ld*``) and batch strides (``stride_*``) too; 0 means dense,
-    and a value that equals the dense one is stored as 0, so that equal problems are equal values.
-    ``align`` is the alignment in bytes of every base address. ``alpha``, ``beta`` and ``bias`` say *whether*
-    they occur. C, bias and D have the output dtype; alpha and beta are passed as fp32. ``invariant``: the bits of a row
-    of D follow from that row's inputs alone, through every kernel of one ``row_class`` on one architecture.
+    Sizes are in elements, leading dimensions (``ld*``) and batch strides (``stride_*``) too; 0 means dense, and a value
+    that equals the dense one is stored as 0, so that equal problems are equal values; but where m is a range, batch
+    strides stay as given. ``align`` is the alignment in bytes of every base address. ``alpha``, ``beta`` and ``bias``
+    say *whether* they occur. C, bias and D have the output dtype; alpha and beta are passed as fp32. ``invariant``: the
+    bits of a row of D follow from its inputs alone, through every kernel of one ``row_class`` on one architecture.
 
     Raises InvalidGemm, with the field, the value and the limit, for anything that cannot be.
     """

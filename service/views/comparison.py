@@ -23,6 +23,7 @@ from tirgemm.tuning.rivals import Difference, differences
 MIN_SAMPLES = {"sustained": 24, "isolated": 50}
 # Why the times of two kernels do not tell which is faster.
 OTHER_PROBLEM, OTHER_DEVICE = "they solve different problems", "they are for different devices"
+_ONE_KERNEL = "they are one kernel"
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class PairedTimes:
     def ratio(self) -> float | None:
         """How many times as long the second takes; above 1, the first is faster."""
         one, two = self.times
-        return two.us / one.us if one and two and self.not_comparable != OTHER_PROBLEM else None
+        return two.us / one.us if one and two and self.not_comparable in ("", OTHER_DEVICE) else None
 
     @property
     def ratio_interval(self) -> Interval | None:
@@ -120,11 +121,14 @@ def verdict(timing: PairedTimes, a: str, b: str) -> Iterator[str]:
         )
 
 
-def not_comparable(one: tuple[Gemm, Device], two: tuple[Gemm, Device]) -> str:
-    """Why the times of kernels of these problems on these devices do not tell which is faster; empty where they do."""
+def not_comparable(one: tuple[Gemm, Device, str], two: tuple[Gemm, Device, str]) -> str:
+    """Why the times of kernels of these problems, devices and hashes do not tell which is faster; empty where they
+    do."""
     if one[0] != two[0]:
         return OTHER_PROBLEM
-    return "" if one[1].key == two[1].key else OTHER_DEVICE
+    if one[1].key != two[1].key:
+        return OTHER_DEVICE
+    return _ONE_KERNEL if one[2] == two[2] else ""
 
 
 @dataclass(frozen=True)
@@ -168,9 +172,8 @@ class Comparison:
 
 def compare(a: OpenedArtifact, b: OpenedArtifact, regime: Regime) -> Comparison:
     """What is recorded of both. Raises InvalidRequest for an unknown regime."""
-    one, two = a.package.manifest, b.package.manifest
-    why = not_comparable((one.gemm, one.device), (two.gemm, two.device))
-    return Comparison(a, b, regime, PairedTimes.of(a, b, regime, why))
+    one, two = ((m.gemm, m.device, m.kernel_sha256) for m in (a.package.manifest, b.package.manifest))
+    return Comparison(a, b, regime, PairedTimes.of(a, b, regime, not_comparable(one, two)))
 
 
 def compare_now(
@@ -181,9 +184,8 @@ def compare_now(
     Raises UntrustedArtifact, InvalidRequest for kernels of different problems, DeviceUnavailable, MeasurementFailed.
     """
     comparison = compare(a, b, regime)
-    why = comparison.timing.not_comparable
-    if why or comparison.same_kernel:
-        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {why or 'they are one kernel'}")
+    if why := comparison.timing.not_comparable:
+        raise InvalidRequest(f"{a.where} and {b.where} are not raced: {why}")
     device = device_here((a, b))
     one, two = (
         ComparedTime(taken.median_us, "here and now, interleaved", taken)

@@ -158,6 +158,18 @@ def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_t
     assert sum(access.requests for access in loads) == 8
 
 
+def test_equal_loads_under_conditions_of_their_own_are_counted_as_often_as_they_are_left() -> None:
+    """n is odd: a bias is loaded beside each store of D, under the store's condition."""
+    gemm = Gemm.parse("333x515x777:f16:tn:batch=3:bias:act=gelu:out=f32")
+    cut = {"block_m": 64, "block_n": 32, "thread_m": 4, "thread_n": 4, "vector": 1}
+    config = FAMILIES["simt"].default(gemm, _H200, "sustained").with_(**cut)
+    analysis, _ = built("simt", gemm, config)
+    bias, d = (next(a for a in analysis.accesses if (a.operand, a.space) == (name, "global")) for name in ("bias", "d"))
+    assert [[code.count for code in access.code] for access in (bias, d)] == [[16], [16]]
+    assert bias.fate == "16 of 32 equal loads removed"
+    assert bias.requests == d.requests == 16884
+
+
 def test_loads_whose_condition_never_holds_take_no_requests_from_the_others() -> None:
     """Of an unrolled loop over 100 of k the steps beyond are left out, and were never counted."""
     gemm = Gemm.parse("4096x1x100:f32:tn")

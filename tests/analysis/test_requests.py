@@ -136,6 +136,18 @@ def test_classes_count_as_every_request_does(
     assert (mine.requests, mine.counts.tolist()) == (other.requests, other.counts.tolist())
 
 
+def test_of_requests_that_waste_as_much_the_largest_is_the_example() -> None:
+    """Each has one sector beyond the fewest: 3 lanes, 32 lanes, 5 lanes."""
+    counter, tally = RequestCounter(bank_model("sm_90a")), Tally()
+    addresses = 28 + 2 * np.arange(LANES, dtype=np.int64)[None]
+    for lanes in (3, 32, 5):
+        active = np.arange(LANES)[None] < lanes
+        counter.count(RequestKind("global", "load", 2), Requests(addresses, active, np.ones(1, np.int64)), tally)
+    assert tally.example is not None
+    assert sum(tally.example[1]) == 32
+    assert tally["sectors"] - tally["fewest_sectors"] == 3
+
+
 def test_classes_are_few() -> None:
     """A million requests of one pattern are evaluated once."""
     site = Site(

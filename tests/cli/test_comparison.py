@@ -102,6 +102,8 @@ def test_different_problems_and_one_kernel_twice_are_said_to_be(run: Run, home: 
     assert "nothing of which is faster: they solve different problems" in run("one", "two")[1]
     code, out, _ = run("one", "one")
     assert (code, "They are one and the same kernel." in out, "All knobs are the same." in out) == (0, True, True)
+    assert ("nothing of which is faster: they are one kernel" in out, "different runs" in out) == (True, False)
+    assert json.loads(run("one", "one", "--json")[1])["ratio"] is None
     code, _, err = run("one", "two", "--measure")
     assert (code, "one and two are not raced: they solve different problems" in err) == (2, True)
     code, _, err = run("one", "one", "--measure")

@@ -100,6 +100,7 @@ inline bool __hgt(nv_bfloat16 a, nv_bfloat16 b) { return (float)a > (float)b; }
 inline bool __hlt(nv_bfloat16 a, nv_bfloat16 b) { return (float)a < (float)b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __bfloat162float(nv_bfloat16 value) { return value; }
 inline nv_bfloat16 __float2bfloat16(float value) { return nv_bfloat16(value); }
 inline nv_bfloat16 __float2bfloat16_rn(float value) { return nv_bfloat16(value); }

@@ -37,7 +37,7 @@ class ComparedKernel:
 
     def against(self, other: ComparedKernel, regime: Regime) -> PairedTimes:
         """The times of ``other`` and of this one."""
-        one, two = ((each.record.gemm, each.record.device) for each in (other, self))
+        one, two = ((k.gemm, k.device, k.kernel_sha256) for k in (other.record, self.record))
         return PairedTimes.of(other, self, regime, not_comparable(one, two))
 
 

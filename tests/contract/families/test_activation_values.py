@@ -24,15 +24,15 @@ _UNDERFLOW = 89 * np.exp(-88.7)
 
 
 # The product's zero is positive, and negative once it is multiplied by -1.
-@pytest.mark.parametrize("alpha", [1.0, -1.0])
-def test_silu_of_any_fp32_is_that_of_fp64(alpha: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("alpha", "invariant"), [(1.0, False), (-1.0, False), (-1.0, True)])
+def test_silu_of_any_fp32_is_that_of_fp64(alpha: float, invariant: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     largest = np.finfo(np.float32).max
     special = [0, np.inf, -np.inf, np.nan, largest, -largest, 65504, -65504, 1e-45, -1e-45, *range(-110, 111)]
     anywhere = rng.integers(0, 2**32, _COUNT, dtype=np.uint32).view(np.float32)
     x = np.concatenate([np.array(special, np.float32), anywhere, rng.uniform(-95, 95, _COUNT).astype(np.float32)])
 
-    gemm = Gemm.parse(f"{x.size}x1x1:f32:nn:align=4:alpha:act=silu")
+    gemm = Gemm.parse(f"{x.size}x1x1:f32:nn:align=4:alpha:act=silu").with_(invariant=invariant)
     program = FAMILIES["simt"].instantiate(gemm, FAMILIES["simt"].default(gemm, _DEVICE, "sustained"), _DEVICE)
     host, source = cuda.lower(program, _DEVICE.arch)
     with np.errstate(invalid="ignore"):

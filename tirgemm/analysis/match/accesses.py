@@ -161,8 +161,11 @@ class _Match:
             return
         turns = multiple(compiled, distinct)
         if turns:
-            for access in (w.access for w in bucket.accesses):
-                left, all_of_them = _distinct(access), len(access.sites)
+            for one in bucket.accesses:
+                access, looped = one.access, len(one.access.loops) > len(one.unrolled)
+                # Without a loop that may turn several times at once, it is equal loads that are left several times.
+                all_of_them = len(access.sites)
+                left = min(_distinct(access) * (1 if looped else turns), all_of_them)
                 words = (
                     AS_WRITTEN if left == all_of_them else f"{all_of_them - left} of {all_of_them} equal loads removed"
                 )

@@ -57,8 +57,8 @@ class Tally:
     """What was counted of one site so far.
 
     ``aligned``: the largest power of two, at most a line, that divides every global request's first address.
-    ``example``: the request with most conflicts, or most sectors beyond the fewest: addresses, the lanes active, and of
-    a copy to shared memory where it reads.
+    ``example``: the request with most conflicts, or most sectors beyond the fewest (then most in all): addresses, the
+    lanes active, and of a copy to shared memory where it reads. ``worst``: its cost.
     """
 
     requests: float = 0.0
@@ -103,7 +103,9 @@ class RequestCounter:
         table = np.array([self.known[key] for key in keys])
         tally.requests += float(requests.weights.sum()) * share
         tally.counts += requests.weights @ table[:, :-1] * share
-        cost = table[:, 0] - table[:, 1] if kind.space == "shared" else table[:, 2] - table[:, 3]
+        # Of requests that waste as much the largest: the short ones of a matrix's last columns are untypical.
+        wasted = table[:, 2] - table[:, 3]
+        cost = table[:, 0] - table[:, 1] if kind.space == "shared" else wasted * LINE + table[:, 2]
         tally.aligned = min(tally.aligned, int(table[:, -1].min()))
         at = int(np.argmax(cost))
         if int(cost[at]) > tally.worst:

@@ -43,7 +43,7 @@ def _epilogue(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 def _summation(gemm: Gemm, config: Config) -> Summation:
     cut = tiling(gemm, config)
-    # Zeros behind k add nothing: sums that begin at zero are never -0.
+    # Zeros behind k change at most the sign of a zero (docs/invariance.md).
     return Summation(gemm.k if cut.split == 1 else cut.steps * cut.tile_k, gemm.k)
 
 

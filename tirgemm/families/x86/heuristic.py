@@ -103,7 +103,7 @@ def predict_us(gemm: Gemm, config: Config, device: Device, regime: Regime) -> fl
 def _tiles(gemm: Gemm, lanes: int, choices: Mapping[str, Sequence[Value]]) -> list[tuple[int, int]]:
     """Register tiles in order of preference: for few rows that pass over a transposed B in place, then the best for
     large problems, then for few rows, then for few columns."""
-    large = ((14, 2), (12, 2), (9, 3), (8, 3)) if max(choices["lanes"]) > 8 else ((6, 2), (4, 3))
+    large = ((14, 2), (12, 2), (9, 3), (8, 3)) if 16 in choices["lanes"] else ((6, 2), (4, 3))
     columns = -(-gemm.n // lanes)
     in_place = [(m, 1) for m in TILE_M if m >= gemm.m_max] if gemm.trans_b and False in choices["pack_b"] else []
     tiles = [*in_place[:1]]

@@ -7,6 +7,7 @@ reorders, vectorises and unrolls it so that LLVM keeps the tile in registers and
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tirgemm.families.x86.layout import CHUNK, PanelTiling
@@ -63,11 +64,11 @@ class _Multiply:
             self.partial = emit.workspace("partial", tiling.shape_partial())
         self.alpha = emit.scalar("alpha") if gemm.alpha else None
         self.beta = emit.scalar("beta") if gemm.beta else None
-        self.m, block = emit.size_and_block()
+        self.m, self.block = emit.size_and_block()
 
         tasks_m, panels_m = emit.dim(tiling.tasks_m), emit.dim(tiling.panels_m)
-        first_m = tir.floormod(block, tasks_m) * tiling.task_panels_m
-        rest = tir.floordiv(block, tasks_m)
+        first_m = tir.floormod(self.block, tasks_m) * tiling.task_panels_m
+        rest = tir.floordiv(self.block, tasks_m)
         first_n = tir.floormod(rest, tiling.tasks_n) * tiling.task_panels_n
         self.z = tir.floordiv(rest, tiling.tasks_n)
         count_m = tir.min(tiling.task_panels_m, panels_m - first_m)
@@ -125,13 +126,13 @@ class _Multiply:
         """A chunk of the tile's columns of B, whose rows run along k, as a piece of a panel in the L1 cache."""
         tir, emit, tiling, lanes = self.tir, self.emit, self.tiling, self.tiling.lanes
 
-        def column(j: Any) -> Any:
-            n = self.y * tiling.tile_n + j
+        def column(v: int, r: int) -> Any:
+            n = self.y * tiling.tile_n + (v + r)
             return n if tiling.divides_n else tir.min(n, self.gemm.n - 1)
 
         for v in range(0, tiling.tile_n, lanes):
             for s in range(0, CHUNK, lanes):
-                square = emit.turned_square(self.b, self.z, lambda r, v=v: column(v + r), c * CHUNK + s, lanes)
+                square = emit.turned_square(self.b, self.z, partial(column, v), c * CHUNK + s, lanes)
                 for q, value in enumerate(square):
                     emit.store_vector(self.turned, [s + q, v], value)
 
@@ -167,8 +168,14 @@ class _Multiply:
             # A second buffer, because run-time indices into acc would keep it out of registers.
             spilled = named("edge", tir.sblock_alloc_buffer([tiling.tile_m, tiling.tile_n], "float32", scope="local"))
             self.tile_vectors(lambda i, j: tir.buffer_store(spilled, self.acc[i, j], [i, j]))
-            rows = tir.min(tiling.tile_m, self.m - first)
-            with tir.grid(rows, self.gemm.n - self.y * tiling.tile_n) as (i, j):
+            rows, columns = tir.min(tiling.tile_m, self.m - first), self.gemm.n - self.y * tiling.tile_n
+            # LLVM would mask a known number of neighbours in D, and write a single one that is left of 8 as 32 bits
+            # for 16 (AVX-512): bf16 takes a number that is known at run time alone, as a block is never negative.
+            if self.gemm.out == "bf16" and self.gemm.n % tiling.tile_n > 1:
+                columns = tir.min(columns, tiling.tile_n + self.block)
+            elif self.gemm.out == "bf16":
+                rows = tir.min(rows, tiling.tile_m + self.block)
+            with tir.grid(rows, columns) as (i, j):
                 self.store(i, j, spilled, 1)
 
         self.emit.whole_or_edge(tiling.divides_n, (self.y + 1) * tiling.tile_n <= self.gemm.n, inside, edge)

@@ -133,7 +133,8 @@ def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
     tasks = evaluate(PanelTiling(gemm, config).tasks, gemm.m_max)
     threads = config["threads"] or device.units
     largest = config["block_m"] >= min(gemm.m_max, 1024) and config["block_n"] >= min(gemm.n, 1024)
-    if tasks > _MAX_TASKS_PER_THREAD * threads and not largest:
+    # Invariant sums may be deeper than the cache rule lets blocks of that size be.
+    if tasks > _MAX_TASKS_PER_THREAD * threads and not largest and not gemm.invariant:
         return (
             f"{tasks} tasks for {threads} threads; beyond {_MAX_TASKS_PER_THREAD} each, larger blocks only save "
             "overhead"
@@ -148,7 +149,7 @@ def _tasks(gemm: Gemm, config: Config, device: Device) -> str | None:
 
 
 def _summation(gemm: Gemm, block_k: int) -> Summation:
-    # Zeros behind k add nothing: sums begin at zero and are never -0.
+    # Zeros behind k make +0 of a -0, to which negative products may underflow: every kernel fills k up to whole chunks.
     return Summation(min(block_k or gemm.k, gemm.k), gemm.k)
 
 
