@@ -66,12 +66,13 @@ def test_a_second_server_on_the_folder_is_refused_and_the_first_goes_on(
 
 
 def test_a_terminal_that_is_closed_ends_a_server_in_good_order_unless_that_is_ignored(tmp_path: Path) -> None:
-    with Serve(tmp_path, "--no-worker") as server:
-        server.process.send_signal(signal.SIGHUP)
-        assert server.process.wait(PATIENCE_S) == 0
-        assert not (tmp_path / "server.json").exists()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     try:
+        with Serve(tmp_path, "--no-worker") as server:
+            server.process.send_signal(signal.SIGHUP)
+            assert server.process.wait(PATIENCE_S) == 0
+            assert not (tmp_path / "server.json").exists()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with Serve(tmp_path, "--no-worker") as server:  # as of nohup
             server.process.send_signal(signal.SIGHUP)
             assert httpx.get(f"{server.url}/healthz", timeout=PATIENCE_S).status_code == 200
