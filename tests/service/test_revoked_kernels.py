@@ -59,6 +59,9 @@ def test_a_revoked_kernel_is_passed_over_in_every_answer_and_its_file_is_gone(
         answer = service.http.get(f"/v1/artifacts/{record.artifact_sha256}")
         assert (answer.status_code, answer.json()["code"]) == (410, "revoked_artifact")
         assert f"{name} was revoked: wrong for NaN" in answer.json()["detail"]
+    refused = service.http.put(f"/v1/kernels/{second.id}/pin")
+    assert (refused.status_code, refused.json()["code"]) == (410, "revoked_artifact")
+    assert service.http.delete(f"/v1/kernels/{second.id}/pin").status_code == 200
     assert service.http.get(f"/v1/artifacts/{first.artifact_sha256}").content == sample(2)
     keys.revoke(first.artifact_sha256)
     answer = service.post(headers={"Prefer": "wait=0"})
