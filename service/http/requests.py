@@ -132,7 +132,8 @@ async def stored_answer(state: ServiceState, body: KernelRequest, devices: Seque
     if stored is None or not state.store.has_blob(stored.artifact_sha256):
         return None
     database, artifact_sha256 = state.database, stored.artifact_sha256
-    if await asyncio.to_thread(revocation, database, artifact_sha256) if revoked_names(database) else "":
+    revoked = await asyncio.to_thread(revocation, database, artifact_sha256) if revoked_names(database) else ""
+    if revoked:
         return None
     if stored.document is None:
         return await asyncio.to_thread(_rendered_answer, state, body, budget, stored.kernel_id)

@@ -1,4 +1,4 @@
-"""Overrides of ATen's matrix product operators on the CPU and CUDA, by ``torch.library``: each call goes to a handler.
+"""ATen operator overrides: PyTorch's matrix products on the CPU and CUDA, dispatched by ``torch.library`` to a handler.
 
 The override lies below autograd, autocast and every dispatch mode: it sees plain tensors, and gradients are PyTorch's.
 It is installed once a process and stays: taking it out while another thread is inside would crash that thread.

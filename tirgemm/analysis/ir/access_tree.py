@@ -1,5 +1,5 @@
-"""Static analysis of the memory accesses of a lowered TIR ``PrimFunc``: its loads, stores, TMA copies and MMA operands,
-in a tree of loops and conditions.
+"""Access tree of a lowered TIR ``PrimFunc``: its memory accesses (loads, stores, TMA copies, MMA operands) under their
+loops and conditions.
 
 ``access_tree`` takes the function that code generation takes.
 An access (``Site``) has its address as an expression of thread and loop variables, its width in bytes, and the

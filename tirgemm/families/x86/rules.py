@@ -14,6 +14,7 @@ from tirgemm.gemm import Gemm
 # Fused multiply-adds that must be in flight: two a cycle, four cycles each, on every x86 core since Skylake and Zen.
 _IN_FLIGHT = 8
 _MAX_UNROLLED = 448
+# Panels of rows for which it pays to transpose B in registers again and again.
 _MAX_TURNS = 4
 _L2_BYTES = 1024 * 1024
 _L1_BYTES = 32 * 1024
