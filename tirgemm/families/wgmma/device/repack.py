@@ -22,7 +22,6 @@ from tvm.script import tirx as T
 from tirgemm.expr import evaluate
 from tirgemm.families.common.aligned_copy import WORD, AlignedCopy
 from tirgemm.families.wgmma.device.arguments import Arguments
-from tirgemm.families.wgmma.device.word_shift import REGISTERS, phase, shifted
 from tirgemm.families.wgmma.planning.repacking import (
     REPACK_BLOCKS,
     REPACK_SYMBOL,
@@ -38,8 +37,15 @@ if TYPE_CHECKING:
     from tvm.tirx import PrimFunc
 
 _INT32_MAX = 2**31 - 1
+_HALVES = 4
 # The slot in which a word is computed again that crosses the operand's bounds.
 _BOUNDARY = REPACK_WORDS
+# How many elements a base lies behind an address of 16 bytes: only the call knows.
+_PHASE = """
+__forceinline__ __device__ int tirgemm_phase(const void* base) {
+    return (int)((unsigned long long)base >> 1) & 7;
+}
+"""
 _STORE = """
 __forceinline__ __device__ void tirgemm_store_word(void* to, unsigned x, unsigned y, unsigned z, unsigned w) {
     *reinterpret_cast<uint4*>(to) = make_uint4(x, y, z, w);
@@ -127,12 +133,14 @@ class Copy:
         self.target = None if item.dense else T.alloc_local([REPACK_WORDS + 1], wide)
         self.shift = T.alloc_local([REPACK_WORDS + 1], "int32")
         self.count = T.alloc_local([REPACK_WORDS + 1], "int32")
-        self.bits = T.alloc_local([REPACK_WORDS * 2 * REGISTERS], "uint32")
+        self.bits = T.alloc_local([REPACK_WORDS * 2 * _HALVES], "uint32")
         self.crosses = T.local_scalar("int32")
         self.phase = None
         if item.base < WORD:
             self.phase = T.local_scalar("int32")
-            T.buffer_store(self.phase.source, phase(self.source), [0])
+            base = T.address_of(self.source[0])
+            value = T.cuda.func_call("tirgemm_phase", base, source_code=_PHASE, return_type="int32")
+            T.buffer_store(self.phase.source, value, [0])
 
     def take_turn(self, turn, thread):
         # Loops that NVRTC unrolls: TVM would simplify every word for itself.
@@ -177,7 +185,7 @@ class Copy:
         T.buffer_store(self.shift, T.bitwise_and(behind, WORD - 1), [word])
 
     def load(self, word):
-        for i in range(2 * REGISTERS):
+        for i in range(2 * _HALVES):
             T.buffer_store(self.bits, T.uint32(0), [self.at(word, i)])
         start = self.first[word] - self.shift[word]
         with T.If(self.whole(word)):
@@ -185,12 +193,12 @@ class Copy:
                 self.load_word(self.at(word, 0), start)
                 if self.item.vector < WORD:
                     with T.If(self.both(word)), T.Then():
-                        self.load_word(self.at(word, REGISTERS), start + WORD)
+                        self.load_word(self.at(word, _HALVES), start + WORD)
             with T.Else(), T.If(self.exists(word)), T.Then():
                 T.buffer_store(self.crosses.source, 1, [0])
 
     def load_word(self, at, start):
-        to = [T.address_of(self.bits[at + i]) for i in range(REGISTERS)]
+        to = [T.address_of(self.bits[at + i]) for i in range(_HALVES)]
         T.evaluate(T.cuda.ldg(T.address_of(self.source[start]), "uint32", dst=to, vec="v4"))
 
     def store(self, word):
@@ -226,9 +234,24 @@ class Copy:
         return self.args.place((self.number[word], WORD)) if self.target is None else self.target[word]
 
     def at(self, word, i):
-        return word * 2 * REGISTERS + i
+        return word * 2 * _HALVES + i
 
     def aligned(self, word):
         """The word's four pairs of elements, out of the eight of the aligned words."""
-        bits = [self.bits[self.at(word, i)] for i in range(2 * REGISTERS)]
-        return shifted(bits, self.shift[word], self.item.vector)
+        shift = self.shift[word]
+        bits = [self.bits[self.at(word, i)] for i in range(2 * _HALVES)]
+        for step in (4, 2):
+            if self.item.vector <= step:
+                pairs = step // 2
+                away = T.bitwise_and(shift, step) != 0
+                bits = [T.Select(away, far, near) for near, far in zip(bits, bits[pairs:], strict=False)]
+        if self.item.vector > 1:
+            return bits[:_HALVES]
+        odd = T.cast(T.bitwise_and(shift, 1) * 16, "uint64")
+        return [self.funnel(bits[i], bits[i + 1], odd) for i in range(_HALVES)]
+
+    @staticmethod
+    def funnel(low, high, shift):
+        """32 bits of 64, ``shift`` from the lowest."""
+        both = T.bitwise_or(T.cast(high, "uint64") << T.uint64(32), T.cast(low, "uint64"))
+        return T.cast(both >> shift, "uint32")
