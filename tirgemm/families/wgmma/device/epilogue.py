@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: N812
+# ruff: noqa: N812, SIM102
 # The decorated functions are TVMScript, which is parsed and never run as Python.
 """Epilogue, from accumulators to D: by TMA out of shared memory, by rows out of shared memory, or straight from the
 registers.
@@ -16,16 +16,24 @@ from tvm.script import tirx as T
 from tirgemm.families.common.cuda_maths import CUDA_BEFORE_ACTIVATION, cuda_activation
 from tirgemm.families.wgmma.device.arguments import WORDS
 from tirgemm.families.wgmma.device.producer import HINT, POLICIES
-from tirgemm.families.wgmma.device.staged_rows import staged_at, store_rows
 from tirgemm.families.wgmma.planning.names import EVICT_FIRST, TMA
-from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SLAB_BYTES
+from tirgemm.families.wgmma.planning.tile import ELEMENT_BYTES, SLAB_BYTES, permuted
 from tirgemm.families.wgmma.planning.warpgroups import MMA_M, WARPGROUP
 from tirgemm.gemm import DTYPE_BYTES, DTYPE_NAMES
 from tirgemm.workload import combine
 
 _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 _STMATRIX = "stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16"
+_COPY = """
+__forceinline__ __device__ void tirgemm_copy_{nbytes}(void* to, const void* from) {{
+    *reinterpret_cast<{word}*>(to) = *reinterpret_cast<const {word}*>(from);
+}}
+"""
+# Words that threads copy from shared memory to D, by their bytes.
+_WORDS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 _CONVERT = {"f16": "cvt.rn.f16x2.f32", "bf16": "cvt.rn.bf16x2.f32"}
+# How many of a thread's stores of so many elements are in flight together: what was fastest on an H200.
+_UNROLL = {1: 16, 2: 8, 4: 8, 8: 4}
 # Columns that one stmatrix stores at most, and columns of a fragment.
 _STMATRIX_COLUMNS = 16
 _FRAGMENT = 8
@@ -153,10 +161,6 @@ class Epilogue:
         """What belongs to an output; beyond D's edges nothing is read. Not clamped: clamped columns fill registers."""
         return T.if_then_else(self.inside(m, n), self.args.memory[name][at], T.cast(0, dtype))
 
-    def store_element(self, value, m, n):
-        """One element to D; where D is words of two, through a view of its elements."""
-        T.buffer_store(self.args.elements_of("d"), value, [self.offset("d", m, n)])
-
     def offset(self, name, row, column):
         """The place of an element in C, D or the partial sums."""
         if name == "partials":
@@ -165,6 +169,13 @@ class Epilogue:
 
 
 # -- through shared memory -------------------------------------------------------------------------
+
+
+def staged_at(plan, row, column):
+    """Where an element of a staged chunk lies in its box of the buffer."""
+    width, count = plan.staging.shape[1], plan.staging.unit
+    unit = permuted(row, column // count, width // count)
+    return row * width + unit * count + column % count
 
 
 def write_chunk(e, index, row, column):
@@ -254,6 +265,39 @@ def store_box(e, row, column):
         T.evaluate(store(T.address_of(e.args.maps["d"]), *place, source, *hint))
 
 
+def store_element(e, value, m, n):
+    """One element to D; where D is words of two, through a view of its elements."""
+    T.buffer_store(e.args.elements_of("d"), value, [e.offset("d", m, n)])
+
+
+def copy_staged(e, place, m, n):
+    """Staged elements from ``place`` on to D at (m, n): one, or the word of as many as D's rows are aligned to."""
+    count = e.plan.staging.vector
+    source = [e.consumer, e.buffer, place]
+    if count == 1:
+        store_element(e, e.staging[source], m, n)
+        return
+    nbytes = count * DTYPE_BYTES[e.gemm.out]
+    to = T.address_of(e.args.elements_of("d")[e.offset("d", m, n)])
+    source_code = _COPY.format(nbytes=nbytes, word=_WORDS[nbytes])
+    T.evaluate(T.cuda.func_call(f"tirgemm_copy_{nbytes}", to, e.staging.ptr_to(source), source_code=source_code))
+
+
+@T.inline
+def store_staged(e, number, row, column):
+    """Neighbours of a staged row to D, those beside them by the next thread."""
+    width = T.meta_var(e.plan.staging.shape[1] // e.plan.staging.vector)
+    r: T.let = number // width
+    c: T.let = number % width * e.plan.staging.vector
+    first = T.meta_var(e.place(e.row0 + row, e.column0 + column))
+    m: T.let = first[0] + r
+    n: T.let = first[1] + c
+    place = T.meta_var(staged_at(e.plan, r, c))
+    if m < e.args.m:
+        if n < e.gemm.n:
+            copy_staged(e, place, m, n)
+
+
 def stage_chunk(e, index, row, column):
     """Write this thread's part of a chunk to shared memory."""
     if not e.wide:
@@ -282,7 +326,10 @@ def store_chunk(e, index, row, column):
     else:
         # One wait is enough: who writes this buffer again has met all its readers at the other's.
         e.synchronise()
-        store_rows(e, row, column)
+        accesses = T.meta_var(MMA_M * e.plan.staging.chunk // e.plan.staging.vector)
+        for i in T.serial(-(-accesses // WARPGROUP), unroll=_UNROLL[e.plan.staging.vector]):
+            if accesses % WARPGROUP == 0 or i * WARPGROUP + e.thread < accesses:
+                store_staged(e, i * WARPGROUP + e.thread, row, column)
     e.buffer = e.buffer ^ 1
 
 
@@ -302,7 +349,7 @@ def store_elements(e, index, half, row, column):
     for i, value in enumerate(values):
         m, n = e.place(row, column + i)
         with T.If(e.inside(m, n)), T.Then():
-            e.store_element(T.cast(value, DTYPE_NAMES[e.out]), m, n)
+            store_element(e, T.cast(value, DTYPE_NAMES[e.out]), m, n)
 
 
 def store_pair(e, index, half, row, column):
