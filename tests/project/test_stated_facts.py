@@ -34,7 +34,7 @@ EMPTY_TABLE = "Not measured yet: `"
 HELD_OUT = "nvidia-h200/held_out"
 
 # The rows of what the goals are compared with, as a pattern: `standard` was measured last on an earlier suite.
-TODAYS = r"(?:judge-120(?=[^|]*\| (?:zero_shot|quick) )|judge-116(?=[^|]*\| standard ))"
+TODAYS = r"(?:\*\*judge-120, judge-121 together\*\*(?=[^|]*\| (?:zero_shot|quick) )|judge-116(?=[^|]*\| standard ))"
 
 
 def test_readme_names_the_architectures_that_each_family_is_written_for() -> None:

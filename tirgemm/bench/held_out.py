@@ -39,7 +39,7 @@ READ_SEEDS = (102, 103, 104, 105, 106, 118)
 # Two by two measured with about the same kernels and models. 108 was read on 2026-11-28, too: 116 judged what came
 # then.
 EARLIER_SEEDS = ((107, 108), (116, 119))
-# To judge today's models and searches; of these 120 alone has been measured. Seeds 109 to 115 were free to collect
+# To judge today's models and searches; of these 120 and 121 have been measured. Seeds 109 to 115 were free to collect
 # records from. Drawn apart from 117, what is collected of other kinds would have few batches of layout tt.
 NEWEST_SEEDS = (120, 121, 122, 123)
 JUDGE_SEEDS = (*READ_SEEDS, *chain(*EARLIER_SEEDS), *NEWEST_SEEDS)
