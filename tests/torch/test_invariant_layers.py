@@ -126,6 +126,7 @@ def test_no_free_kernel_computes_an_invariant_call(
     with caplog.at_level(logging.WARNING, "tirgemm.torch"):
         for call in (layer, layer, lambda x: linear(x, layer.weight, layer.bias, "none", True), compiled):
             assert torch.equal(call(x), linear(x, layer.weight, layer.bias))
+        assert layer(x[:0]).shape == (0, 23)
     assert ran == [str(INVARIANT), str(FREE)] * 4
     assert caplog.messages == []
     table.remove(source.made[1])

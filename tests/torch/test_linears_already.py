@@ -194,6 +194,12 @@ def test_a_race_of_the_model_does_not_take_a_linears_activation_away(monkeypatch
     assert computed == []
 
 
+def test_a_linear_that_lacks_the_prepack_that_is_asked_for_says_so() -> None:
+    plain, packed = (accelerated(own(**how), SampleSource(), prepack=True) for how in ({}, {"prepack": True}))
+    assert plain.linears[0].reason == f"{ALREADY}, without prepack=True"
+    assert packed.linears[0].reason == ALREADY
+
+
 def test_what_shares_no_parameters_of_a_plain_linear_is_refused() -> None:
     from tirgemm.torch import Linear
 

@@ -211,6 +211,18 @@ def test_a_source_is_asked_once_a_problem_and_its_kernels_serve_the_next_calls(w
         TABLE.remove(each)
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_why_a_source_made_no_kernel_is_told(wait: bool) -> None:
+    from tirgemm.torch import routed
+
+    gemm = Gemm(4, 5, 11, "f32", "nn")
+    with routed("default", source=SampleSource(fails=True), wait=wait) as counted:
+        torch.mm(integers(4, 11), integers(11, 5))
+        until(lambda: gemm in counted.failures)
+    assert str(counted).splitlines()[2:] == [f"  no kernel for {gemm}: {counted.failures[gemm]}"]
+    assert "the compiler went away" in counted.failures[gemm]
+
+
 def test_what_was_missing_is_prepared_as_one_group() -> None:
     from tirgemm.torch import routed
     from tirgemm.torch.kernel_table import TABLE
@@ -360,9 +372,9 @@ def test_a_problem_of_two_devices_is_asked_for_on_each() -> None:
 
     gemm, source = Gemm(4, 5, 11, "f32", "nn"), SampleSource(fails=True)
     cpu = detect_device("cpu")
-    requests = _Requests(source, "default", wait=True)
+    requests = _Requests(source, "default", True, {})
     assert [requests.ask(gemm, place) for place in (cpu, cpu.with_(arch="other"), cpu)] == [True, True, False]
-    requests = _Requests(source, "default", wait=False)
+    requests = _Requests(source, "default", False, {})
     for place in (cpu, cpu.with_(arch="other")):
         requests.ask(gemm, place)
     until(lambda: len(source.groups) == 4)

@@ -66,6 +66,56 @@ def test_a_report_says_what_others_have_made_of_a_linear_since() -> None:
     assert third.replaced == ()
 
 
+def quantised(made: Any) -> None:
+    # Not by assignment: a parameter that is one stays a plain one.
+    made._parameters["weight"] = made.weight.data.as_subclass(type("Quantised", (torch.nn.Parameter,), {}))
+
+
+def without_bias(made: Any) -> None:
+    made.bias = None
+
+
+def turned(made: Any) -> None:
+    made.weight.data = made.weight.data.t().contiguous().t()
+
+
+def patched(made: Any) -> None:
+    made.forward = lambda x: 2 * x
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (quantised, "one of its parameters is a Quantised now"),
+        (without_bias, "it has no bias now: accelerate it again"),
+        (turned, "its weight has strides (1, 23) now: accelerate it again"),
+        (patched, "its forward was replaced"),
+    ],
+)
+def test_a_report_says_why_kernels_compute_a_linear_no_more(change: Any, words: str) -> None:
+    made = torch.nn.Linear(19, 23)
+    report = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
+    assert str(report).splitlines()[1] == "0: replaced"
+    change(made)
+    assert str(report).splitlines()[1] == f"0: replaced, but {words}"
+
+
+def test_a_class_whose_methods_call_super_computes_after_undo() -> None:
+    made = torch.nn.Linear(19, 23)
+    report = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
+
+    class Twice(type(made)):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return 2 * super().forward(x)
+
+    made.__class__ = Twice
+    x = torch.randn(5, 19)
+    wanted = made(x)
+    report.undo()
+    assert isinstance(made, Twice)
+    assert torch.allclose(made(x), wanted)
+
+
 def test_a_model_that_holds_its_report_is_copied_and_saved_with_a_record_of_it() -> None:
     from tirgemm.torch import restore
 

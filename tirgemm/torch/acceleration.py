@@ -296,7 +296,7 @@ class Acceleration:
         if self.dry_run or self._undone:
             return []
         ours = {id(linear.module) for linear in self._replaced_linears()}
-        every = (each.linear for each in self._kernels if each.linear.gemms and not each.linear.other_weight())
+        every = (each.linear for each in self._kernels if each.linear.gemms and not each.linear.other_calls())
         return [one for one in every if id(one.module) in ours or (one.already and type(one.module) is Linear)]
 
     def _races(self, gemm: Gemm, device: Device) -> bool:

@@ -77,7 +77,7 @@ def accelerate(
     numbers = row_counts(rows)
 
     def linears() -> list[LinearProblems]:
-        return linears_of(model, numbers, invariant=invariant, dependent_launch=dependent_launch)
+        return linears_of(model, numbers, invariant=invariant, dependent_launch=dependent_launch, prepack=prepack)
 
     def convert(module: nn.Linear) -> None:
         convert_to_kernel_linear(module, prepack=prepack, invariant=invariant, dependent_launch=dependent_launch)

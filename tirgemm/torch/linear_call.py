@@ -174,7 +174,8 @@ def _chosen(
             if isinstance(copied, PreparedCall):
                 return copied.run_rows(dense, weight.mT, bias)
         result = reference(x, weight, bias, act)
-        _tell(choice, weight)
+        if choice.reason != "empty operand":  # no row, or the bias in every row
+            _tell(choice, weight)
         return result
     if lasts(choice.reason, x, weight, bias):
         # Until the table changes: each call in full would cost much more.

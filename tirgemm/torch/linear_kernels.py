@@ -116,7 +116,7 @@ class LinearKernels:
             return LinearReport(linear.names, problems, replaced, self.reason, dry_run)
         if other := linear.other_class():
             return LinearReport(linear.names, problems, False, other)
-        reason = ", and ".join(filter(None, (self.reason, linear.other_weight())))
+        reason = ", and ".join(filter(None, (self.reason, linear.other_calls())))
         return LinearReport(linear.names, problems, replaced, reason)
 
     def _now(self, gemm: Gemm, failures: Mapping[Gemm, str]) -> str:

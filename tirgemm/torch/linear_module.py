@@ -220,12 +220,15 @@ def restore_linear(module: nn.Linear) -> None:
 
 
 def _restored(cls: type) -> type:
-    """The class with ``torch.nn.Linear`` in the place of ours, wherever it was derived from that."""
+    """The class with ``torch.nn.Linear`` in the place of ours, wherever it was derived from that. One whose methods
+    call ``super()`` cannot be made anew, for these name it: it stays derived from ours, without its settings."""
     if Linear not in cls.__mro__:
         return cls
     if cls is Linear:
         plain: type = nn.Linear
         return plain
+    if any("__class__" in value.__code__.co_freevars for value in vars(cls).values() if hasattr(value, "__code__")):
+        return cls
     bases = tuple(_restored(base) for base in cls.__bases__)
     added = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
     return type(cls)(cls.__name__, bases, added)

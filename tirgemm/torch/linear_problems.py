@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from tirgemm.torch.problems import DTYPES, NotServed, aligned, check_plain, layo
 
 Rows: TypeAlias = "int | Range | Iterable[int | Range]"
 _ALREADY = "it is a tirgemm.torch.Linear already"
+_FORWARD = "its forward was replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +50,42 @@ class LinearProblems:
             return "it is a plain torch.nn.Linear again"
         return "" if kind is Linear else f"it is a {kind.__name__} now, which may compute something else"
 
-    def other_weight(self) -> str:
-        """What its weight is now that makes its calls other problems than these, or ""."""
+    def other_calls(self) -> str:
+        """What became of it that makes its calls other problems than these, or none, or ""."""
         if not self.gemms or self.device is None:
             return ""
-        weight, asked = self.module._parameters.get("weight"), self.gemms[0]
+        if "forward" in self.module.__dict__:
+            return _FORWARD
+        asked, (weight, bias) = self.gemms[0], map(self.module._parameters.get, ("weight", "bias"))
         if weight is None:
             return "its weight is no parameter any more"
         is_asked = weight.dtype == DTYPES[asked.dtype] and tuple(weight.shape) == (asked.n, asked.k)
-        if is_asked and weight.device.type == self.device.kind:
-            return ""
-        return f"its weight is {tuple(weight.shape)} of {weight.dtype} on {weight.device} now: accelerate it again"
+        if not is_asked or weight.device.type != self.device.kind:
+            return f"its weight is {tuple(weight.shape)} of {weight.dtype} on {weight.device} now: accelerate it again"
+        if other := _other_type(weight, bias):
+            return f"one of its parameters is a {other} now"
+        if (bias is not None) != asked.bias:
+            return f"it has {'no' if bias is None else 'a'} bias now: accelerate it again"
+        return (
+            "" if _is_laid_out(weight, asked) else f"its weight has strides {weight.stride()} now: accelerate it again"
+        )
 
     def left_to_pytorch(self, table: KernelTable) -> bool:
         """Whether PyTorch is left all rows of all its problems."""
         return self.device is not None and all(table.excludes(gemm, self.device) for gemm in self.gemms)
+
+
+def _other_type(*parameters: torch.Tensor | None) -> str:
+    """The type of the first parameter that is none of PyTorch's own, or ""."""
+    return next((type(each).__name__ for each in parameters if each is not None and type(each) not in PLAIN), "")
+
+
+def _is_laid_out(weight: torch.Tensor, asked: Gemm) -> bool:
+    try:
+        layout = layout_of(weight.mT.shape, weight.mT.stride(), "t")
+    except NotServed:
+        return False
+    return replace(asked, layout=f"n{layout.letter}", ldb=layout.leading) == asked
 
 
 def row_counts(rows: Rows) -> tuple[int | Range, ...]:
@@ -99,24 +121,34 @@ def _integer(value: Any) -> int | None:
 
 
 def linears_of(
-    model: nn.Module, rows: Sequence[int | Range], *, invariant: bool = False, dependent_launch: bool = False
+    model: nn.Module,
+    rows: Sequence[int | Range],
+    *,
+    invariant: bool = False,
+    dependent_launch: bool = False,
+    prepack: bool = False,
 ) -> list[LinearProblems]:
     """Every linear of ``model``, in the order of its modules; of one that occurs twice the names together. Problems are
-    ``invariant`` where that is asked for; their kernels are for dependent launches where that is."""
+    ``invariant`` where that is asked for; their kernels are for dependent launches where that is. What is a
+    ``tirgemm.torch.Linear`` already and lacks the ``prepack`` that is asked for says so."""
+    wanted = {"invariant": invariant, "dependent_launch": dependent_launch, "prepack": prepack}
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Linear] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, nn.Linear):
             modules[id(module)] = module
             names.setdefault(id(module), []).append(name)
-    return [
-        _problems(tuple(names[key]), module, rows, invariant=invariant, dependent_launch=dependent_launch)
-        for key, module in modules.items()
-    ]
+    return [_problems(tuple(names[key]), module, rows, **wanted) for key, module in modules.items()]
 
 
 def _problems(
-    names: tuple[str, ...], module: nn.Linear, rows: Sequence[int | Range], *, invariant: bool, dependent_launch: bool
+    names: tuple[str, ...],
+    module: nn.Linear,
+    rows: Sequence[int | Range],
+    *,
+    invariant: bool,
+    dependent_launch: bool,
+    prepack: bool,
 ) -> LinearProblems:
     already, act = type(module) is Linear, "none"
     reason = why_left_alone(module)
@@ -136,7 +168,9 @@ def _problems(
         n, k = weight.shape
         problem = partial(Gemm, n=n, k=k, dtype=dtype, layout=f"n{layout.letter}", ldb=layout.leading, align=align)
         gemms = tuple(problem(m, bias=bias is not None, act=act, invariant=invariant) for m in rows)
-        return LinearProblems(names, module, gemms, device_of(weight.device), _ALREADY if already else "", already)
+        unpacked = prepack and already and weight.device.type == "cpu" and not module._prepack
+        reason = (_ALREADY + ", without prepack=True" * unpacked) * already
+        return LinearProblems(names, module, gemms, device_of(weight.device), reason, already)
     except NotServed as error:
         reason = f"its parameters are not for kernels: {error}"
     except (InvalidGemm, InvalidDevice, DeviceUnavailable) as error:
@@ -159,13 +193,12 @@ def why_left_alone(module: nn.Linear) -> str:
     if kind not in (nn.Linear, Linear):
         return f"it is a {kind.__name__}, which may compute something else"
     if "forward" in module.__dict__:
-        return "its forward was replaced"
+        return _FORWARD
     own = module._parameters
     if own.get("weight") is None or "bias" not in own:
         return "its weight or its bias is no parameter"
     given = [parameter for parameter in own.values() if parameter is not None]
-    other = next((type(parameter).__name__ for parameter in given if type(parameter) not in PLAIN), None)
-    if other is not None:
+    if other := _other_type(*given):
         return f"one of its parameters is a {other}"
     if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in given):
         return (

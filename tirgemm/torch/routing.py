@@ -17,7 +17,7 @@ from tirgemm.artifact.private_torch import deterministic
 from tirgemm.device import Device
 from tirgemm.errors import check_flags
 from tirgemm.gemm import Gemm
-from tirgemm.kernel_source import KernelSource, Policy, checked_source, policy_named
+from tirgemm.kernel_source import KernelSource, Policy, Preparation, checked_source, policy_named
 from tirgemm.torch.aten_overrides import HANDLER, ProductCall, install
 from tirgemm.torch.kernel_table import TABLE
 from tirgemm.torch.prepared_call import REFUSED, PreparedCall, ProductOperands, Unserved, choose
@@ -32,10 +32,12 @@ _COPIED = ("strides", "batch stride")
 @dataclass
 class RoutedCalls:
     """What became of the calls within ``routed``: how many of each operator were ``served``, and how many PyTorch
-    computed, by reason. ``missing`` are the problems without a kernel, in the order in which they came."""
+    computed, by reason. ``missing`` are the problems without a kernel, in the order in which they came; ``failures``
+    says why the source of ``routed`` made none of them."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     missing: dict[Gemm, Device] = field(default_factory=dict)
+    failures: dict[Gemm, str] = field(default_factory=dict)
 
     @property
     def served(self) -> int:
@@ -73,6 +75,7 @@ class RoutedCalls:
     def __str__(self) -> str:
         lines = [f"{self.served} of {self.total} products by kernels"]
         lines += [f"  {operator}: {outcome}: {count}" for (operator, outcome), count in sorted(self.counts.items())]
+        lines += [f"  no kernel for {gemm}: {why}" for gemm, why in tuple(self.failures.items())]
         return "\n".join(lines)
 
 
@@ -113,7 +116,7 @@ class _Router:
         self.tuned, self.calls = policy != "default", calls
         # Set once the block is over. Its handler may stay where a generator was closed elsewhere or out of turn.
         self.closed = False
-        self._requests = None if source is None else _Requests(checked_source(source), policy, wait)
+        self._requests = None if source is None else _Requests(checked_source(source), policy, wait, calls.failures)
 
     def handle(self, call: ProductCall) -> Tensor | None:
         """The result, or None where PyTorch is to compute it."""
@@ -155,8 +158,8 @@ class _Requests:
     """What a source was asked for: each problem once, those that come while it is at work as the next group. A service
     that is away is waited for once, then asked in the background."""
 
-    def __init__(self, source: KernelSource, policy: Policy, wait: bool) -> None:
-        self._source, self._policy, self._wait = source, policy, wait
+    def __init__(self, source: KernelSource, policy: Policy, wait: bool, failures: dict[Gemm, str]) -> None:
+        self._source, self._policy, self._wait, self._failures = source, policy, wait, failures
         self._lock = threading.Lock()
         self._asked: set[tuple[Gemm, Device]] = set()
         self._queued: list[tuple[Gemm, Device]] = []
@@ -176,9 +179,7 @@ class _Requests:
                     self._worker = threading.Thread(target=self._work, name="tirgemm-routed", daemon=True)
                     self._worker.start()
                 return False
-        preparation = self._source.prepare([gemm], device, self._policy, TABLE.add)
-        preparation.wait()
-        self._wait = not preparation.away
+        self._wait = not self._make([gemm], device).away
         return True
 
     def _work(self) -> None:
@@ -190,7 +191,13 @@ class _Requests:
                 device = self._queued[0][1]
                 group = [gemm for gemm, place in self._queued if place == device]
                 self._queued = [(gemm, place) for gemm, place in self._queued if place != device]
-            self._source.prepare(group, device, self._policy, TABLE.add).wait()
+            self._make(group, device)
+
+    def _make(self, gemms: list[Gemm], device: Device) -> Preparation:
+        preparation = self._source.prepare(gemms, device, self._policy, TABLE.add)
+        preparation.wait()
+        self._failures.update(preparation.failures)
+        return preparation
 
 
 def operands_of(call: ProductCall) -> tuple[ProductOperands, tuple[float, ...]]:

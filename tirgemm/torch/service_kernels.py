@@ -225,8 +225,6 @@ class ServiceKernels:
         if job.get("kernel"):
             arrived(self._loaded(self._document(job["kernel"]), gemm, device))
             return True
-        if job.get("status") in ENDED:
-            raise ServiceError(f"job {job_id} ended as {job.get('status')}: {job.get('error')}", job)
         if job.get("fallback") and gemm not in defaults:
             defaults.add(gemm)
             try:
@@ -235,6 +233,8 @@ class ServiceKernels:
                 raise
             except TirgemmError as error:  # the tuned kernel still comes
                 LOG.warning("no default for %s: %s", gemm, error)
+        if job.get("status") in ENDED:
+            raise ServiceError(f"job {job_id} ended as {job.get('status')}: {job.get('error')}", job)
         return False
 
     def _document(self, kernel: dict[str, Any] | str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_routed_problems_are_asked_for_while_the_parent_waits_for_others() -> No
             return super().prepare(*arguments)
 
     source, cpu = SlowSource(fails=True), detect_device("cpu")
-    requests = _Requests(source, "default", wait=False)
+    requests = _Requests(source, "default", False, {})
     requests.ask(WIDE, cpu)
     assert working.wait(PATIENCE_S)
 

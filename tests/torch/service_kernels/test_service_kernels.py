@@ -148,10 +148,11 @@ def test_a_service_that_is_away_from_the_start_is_told_in_the_report(client: Cli
     check()
 
 
-def test_a_job_that_fails_is_told(client: Client, fake: Unlisted) -> None:
+def test_a_job_that_fails_is_told_and_leaves_its_default(client: Client, fake: Unlisted, table: Any) -> None:
     fake.status, fake.error = "failed", {"code": "build_failed", "detail": "no"}
     _, report, check = accelerated(client, wait=True)
     assert "ended as failed" in report.failures[GEMM]
+    assert role(table) == "fallback"
     check()
 
 
