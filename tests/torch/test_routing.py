@@ -164,6 +164,32 @@ def test_autocast_fake_tensors_and_graphs_are_as_without() -> None:
     assert counted.reasons == {"no kernel": 1}, "autocast's, in bfloat16"
 
 
+@pytest.mark.usefixtures("registered")
+def test_dynamo_compiles_nothing_of_a_product_that_a_compiled_function_leaves_to_python() -> None:
+    from torch._dynamo.utils import counters
+
+    from tirgemm.torch import routed
+    from tirgemm.torch.aten_overrides import install
+
+    def left_to_python(a: Any, b: Any) -> Any:
+        while True:  # within a loop and a try dynamo leaves the function at a break, but looks at what it calls
+            try:
+                install()
+                product = torch.mm(a, b)
+                torch._dynamo.graph_break()
+                return product
+            finally:
+                pass
+
+    a, b = integers(M, K), integers(K, N)
+    torch._dynamo.reset()
+    counters.clear()
+    with routed("default") as counted:
+        assert torch.equal(torch.compile(left_to_python, backend="eager")(a, b), (a[:, :, None] * b[None]).sum(1))
+    assert counted.counts == {("mm", "served"): 1}
+    assert counters["frames"]["total"] == 1
+
+
 def test_a_policy_takes_tuned_kernels_alone_or_any() -> None:
     from tests.helpers.artifact_samples import TRUST, certified
     from tirgemm.artifact import load

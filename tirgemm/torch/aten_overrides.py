@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from tirgemm.artifact.private_torch import untraced
 from tirgemm.errors import InvalidRequest
 
 # The operators by their names in aten, with the overload.
@@ -57,6 +58,7 @@ _lock = threading.Lock()
 _installed: list[Any] = []
 
 
+@untraced
 def install() -> None:
     """Override the operators; does nothing where they are. Raises InvalidRequest for a PyTorch that is too old."""
     with _lock:
@@ -84,6 +86,7 @@ def _override(operator: str, key: str) -> Callable[..., Tensor]:
     in_place = operator.endswith("_")
     name = operator.partition(".")[0]
 
+    @untraced
     def override(keyset: Any, *args: Any, **more: Any) -> Tensor:
         handler = HANDLER.get()
         if handler is not None:
