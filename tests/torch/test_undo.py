@@ -100,11 +100,13 @@ def test_a_report_says_why_kernels_compute_a_linear_no_more(change: Any, words: 
     assert str(report).splitlines()[1] == f"0: replaced, but {words}"
 
 
-def test_a_class_whose_methods_call_super_computes_after_undo() -> None:
+@pytest.mark.parametrize("decorated", [lambda method: method, torch.no_grad()])
+def test_a_class_whose_methods_call_super_computes_after_undo(decorated: Any) -> None:
     made = torch.nn.Linear(19, 23)
     report = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
 
     class Twice(type(made)):  # type: ignore[misc]
+        @decorated
         def forward(self, x: Any) -> Any:
             return 2 * super().forward(x)
 
@@ -114,6 +116,7 @@ def test_a_class_whose_methods_call_super_computes_after_undo() -> None:
     report.undo()
     assert isinstance(made, Twice)
     assert torch.allclose(made(x), wanted)
+    assert str(report).splitlines()[1] == "0: left alone: it is a Twice now, which may compute something else"
 
 
 def test_a_model_that_holds_its_report_is_copied_and_saved_with_a_record_of_it() -> None:

@@ -321,7 +321,7 @@ class Acceleration:
             restore_linear(self._replaced.pop())
         for each in self._kernels:
             if id(each.linear.module) in ours:
-                each.reason = UNDONE
+                each.reason = each.linear.other_class() if isinstance(each.linear.module, Linear) else UNDONE
 
     def begin(self, source: KernelSource | None, policy: Policy, convert: Callable[[nn.Linear], None]) -> None:
         """Replace the linears that have kernels, race those that are there, and have the others made. Where that fails

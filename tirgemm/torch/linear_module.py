@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -227,7 +228,8 @@ def _restored(cls: type) -> type:
     if cls is Linear:
         plain: type = nn.Linear
         return plain
-    if any("__class__" in value.__code__.co_freevars for value in vars(cls).values() if hasattr(value, "__code__")):
+    codes = (getattr(inspect.unwrap(value), "__code__", None) for value in vars(cls).values())
+    if any("__class__" in code.co_freevars for code in codes if code is not None):
         return cls
     bases = tuple(_restored(base) for base in cls.__bases__)
     added = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}

@@ -138,6 +138,16 @@ def test_kernels_that_come_later_are_raced_once_they_are_waited_for(ratios: dict
     assert {linear.reason for linear in report.linears} == {SLOWER}
 
 
+def test_a_linear_whose_forward_was_replaced_meanwhile_is_not_raced(ratios: dict[int, float]) -> None:
+    source, made = SampleSource(tuned_later=True), torch.nn.Sequential(torch.nn.Linear(K, N))
+    report = accelerated(made, source, rows=5, policy="default", measured=True)
+    made[0].forward = torch.nn.functional.relu
+    source.release.set()
+    assert report.wait(PATIENCE_S)
+    assert ratios == {}
+    assert [linear.reason for linear in report.linears] == ["its forward was replaced"]
+
+
 def test_a_report_counts_the_kernels_that_came_after_the_race(ratios: dict[int, float], table: Any) -> None:
     source, made = SampleSource(), model()
     table.add(source.kernel(UP, "tuned"))
