@@ -106,7 +106,7 @@ def test_a_class_whose_methods_call_super_computes_after_undo(decorated: Any) ->
     report = accelerated(torch.nn.Sequential(made), SampleSource(stored=[GEMM]))
 
     class Twice(type(made)):  # type: ignore[misc]
-        @decorated
+        @decorated  # type: ignore[untyped-decorator]
         def forward(self, x: Any) -> Any:
             return 2 * super().forward(x)
 

@@ -127,14 +127,15 @@ def redispatch_below_autograd(operator: Any, keys: Any, *args: Any, **more: Any)
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **more)
 
 
-_frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+_frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, of which dynamo compiles nothing, nor of what it calls. As torch.compiler.disable, which imports
     dynamo (two seconds) and adds calls to each."""
     if not hasattr(_frames, "set_code_exec_strategy"):
-        return getattr(torch, "_disable_dynamo", torch.compiler.disable)(function)  # type: ignore[no-any-return]
+        disable: Callable[..., Callable[..., Any]] = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+        return disable(function)
     skip = _frames._FrameAction.SKIP
     _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
     return function
