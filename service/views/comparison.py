@@ -247,12 +247,18 @@ def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[Sample
 def recorded_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
     """The best recorded time of a kernel in ``regime``: of its samples, else its manifest's."""
     mine = by_stage(kernel.samples, regime)
-    if mine:
-        return _time(mine[-1])
+    return _time(mine[-1]) if mine else manifest_time(kernel, regime)
+
+
+def manifest_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
+    """What a kernel's manifest says of its time in ``regime``, with the samples of that run where they are known."""
     timing = kernel.timings.of(regime)
     if timing is None:
         return None
-    return ComparedTime(float(timing.median_us), f"as its manifest says{_when(timing.conditions)}")
+    at = timing.conditions.get("at")
+    of_run = [samples for samples in by_stage(kernel.samples, regime) if at and samples.conditions.get("at") == at]
+    said = f"as its manifest says{_when(timing.conditions)}"
+    return ComparedTime(float(timing.median_us), said, of_run[-1] if of_run else None)
 
 
 def _time(samples: SampleSet) -> ComparedTime:
