@@ -28,7 +28,8 @@ _ONE_KERNEL = "they are one kernel"
 
 @dataclass(frozen=True)
 class ComparedTime:
-    """A median in microseconds a call. Without raw ``samples`` it is the manifest's, and has no interval."""
+    """A median in microseconds a call. Without raw ``samples`` it is the manifest's, and has no interval, as a shipped
+    median has none, which stands for its samples."""
 
     us: float
     taken: str
@@ -36,7 +37,8 @@ class ComparedTime:
 
     @property
     def interval(self) -> Interval | None:
-        return median_interval(self.samples.samples_us) if self.samples is not None else None
+        samples = self.samples.samples_us if self.samples is not None else ()
+        return median_interval(samples) if len(samples) > 1 else None
 
     def to_json(self) -> dict[str, Any]:
         conditions = self.samples.conditions if self.samples is not None else {}
@@ -85,7 +87,7 @@ class PairedTimes:
     @property
     def ratio_interval(self) -> Interval | None:
         one, two = self.times
-        if self.ratio is None or one is None or two is None or one.samples is None or two.samples is None:
+        if self.ratio is None or not (one and two and one.samples and two.samples and one.interval and two.interval):
             return None
         return ratio_interval(two.samples.samples_us, one.samples.samples_us, paired=self.same_run)
 
