@@ -12,6 +12,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from tirgemm import expr
@@ -304,6 +305,10 @@ class Gemm:
     # -- checks --------------------------------------------------------------------------------
 
     def _check_types(self) -> None:
+        for name in ("m", *_SIZES):
+            value: object = getattr(self, name)
+            if type(value) not in (int, bool) and isinstance(value, Integral):
+                object.__setattr__(self, name, int(value))  # NumPy's, say.
         for name in _SIZES:
             if type(getattr(self, name)) is not int:
                 raise InvalidGemm(f"gemm field {name} is {getattr(self, name)!r}; it must be an integer")
@@ -367,18 +372,7 @@ class Gemm:
 
 
 _WORDS = ("acc", "out", "act")
-_INTEGERS = (
-    "batch",
-    "lda",
-    "ldb",
-    "ldc",
-    "ldd",
-    "stride_a",
-    "stride_b",
-    "stride_c",
-    "stride_d",
-    "align",
-)
+_INTEGERS = ("batch", "lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d", "align")
 _FLAGS = ("alpha", "beta", "bias", "deterministic", "invariant")
 _FIELDS_TEXT = (*(f"{name}=" for name in (*_WORDS, *_INTEGERS)), *_FLAGS)
 _SIZES, _TEXTS = ("n", "k", *_INTEGERS), ("dtype", "layout", *_WORDS)

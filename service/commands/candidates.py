@@ -81,9 +81,11 @@ def _show(shown: Recorded) -> None:
 
 def _figures(entry: ListedCandidate) -> list[str]:
     timed = entry.times[0] if entry.times else None
+    # Of many shipped ones the median alone is stored, which says nothing of how certain it is.
+    certain = timed is not None and len(timed.samples.samples_us) > 1
     return [
         f"{timed.interval.value:.2f}" if timed else "-",
-        f"{timed.interval.low:.2f} to {timed.interval.high:.2f}" if timed else "-",
+        f"{timed.interval.low:.2f} to {timed.interval.high:.2f}" if timed and certain else "-",
         f"{timed.stage}{', shipped' if entry.shipped else ''}" if timed else "-",
         f"{entry.candidate.error:.3g}" if entry.candidate.error is not None else "-",
         str(entry.clock_mhz or "-"),

@@ -96,6 +96,7 @@ def explain(
         # Before anything is built: the GPU may not be here.
         _recording_gpu(device)
     if kernel is not None:
+        require_unused(f"--kernel {kernel} is told from its machine code", ("--as-written", as_written))
         require_unused(f"--kernel {kernel} says it all", *ways.items())
         report = _kernel(kernel, config or "", places)
     else:

@@ -54,7 +54,7 @@ def reproduce(
             now = figure.measured
             words = "holds" if figure.holds else f"does NOT hold: {now.value / figure.recorded_us:.3f} times as long"
             fields += [
-                ("recorded", f"{figure.recorded_us:.2f} us a call, {figure.regime}"),
+                ("recorded", f"{figure.recorded_us:.2f} us a call, {figure.regime}, {figure.taken}"),
                 ("measured", f"{now.value:.2f} us a call (95 %: {now.low:.2f} to {now.high:.2f})"),
                 ("figure", f"{words} (spread {figure.spread:.0%})"),
             ]

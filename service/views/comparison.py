@@ -28,7 +28,8 @@ _ONE_KERNEL = "they are one kernel"
 
 @dataclass(frozen=True)
 class ComparedTime:
-    """A median in microseconds a call. Without raw ``samples`` it is the manifest's, and has no interval."""
+    """A median in microseconds a call. Without raw ``samples`` it is the manifest's, and has no interval, as a shipped
+    median has none, which stands for its samples."""
 
     us: float
     taken: str
@@ -36,7 +37,8 @@ class ComparedTime:
 
     @property
     def interval(self) -> Interval | None:
-        return median_interval(self.samples.samples_us) if self.samples is not None else None
+        samples = self.samples.samples_us if self.samples is not None else ()
+        return median_interval(samples) if len(samples) > 1 else None
 
     def to_json(self) -> dict[str, Any]:
         conditions = self.samples.conditions if self.samples is not None else {}
@@ -85,7 +87,7 @@ class PairedTimes:
     @property
     def ratio_interval(self) -> Interval | None:
         one, two = self.times
-        if self.ratio is None or one is None or two is None or one.samples is None or two.samples is None:
+        if self.ratio is None or not (one and two and one.samples and two.samples and one.interval and two.interval):
             return None
         return ratio_interval(two.samples.samples_us, one.samples.samples_us, paired=self.same_run)
 
@@ -247,12 +249,18 @@ def _one_run(a: SampledKernel, b: SampledKernel, regime: Regime) -> tuple[Sample
 def recorded_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
     """The best recorded time of a kernel in ``regime``: of its samples, else its manifest's."""
     mine = by_stage(kernel.samples, regime)
-    if mine:
-        return _time(mine[-1])
+    return _time(mine[-1]) if mine else manifest_time(kernel, regime)
+
+
+def manifest_time(kernel: SampledKernel, regime: Regime) -> ComparedTime | None:
+    """What a kernel's manifest says of its time in ``regime``, with the samples of that run where they are known."""
     timing = kernel.timings.of(regime)
     if timing is None:
         return None
-    return ComparedTime(float(timing.median_us), f"as its manifest says{_when(timing.conditions)}")
+    at = timing.conditions.get("at")
+    of_run = [samples for samples in by_stage(kernel.samples, regime) if at and samples.conditions.get("at") == at]
+    said = f"as its manifest says{_when(timing.conditions)}"
+    return ComparedTime(float(timing.median_us), said, of_run[-1] if of_run else None)
 
 
 def _time(samples: SampleSet) -> ComparedTime:

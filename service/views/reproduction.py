@@ -12,7 +12,7 @@ from tirgemm.device import Device
 from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Regime
 from tirgemm.service.views.artifact_file import OpenedArtifact
-from tirgemm.service.views.comparison import device_here, recorded_time, timed_now
+from tirgemm.service.views.comparison import device_here, manifest_time, recorded_time, timed_now
 from tirgemm.tuning.intervals import Interval, median_interval
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
@@ -40,6 +40,7 @@ class RebuiltKernel:
 @dataclass(frozen=True)
 class Figure:
     """A recorded time in microseconds with its interval, where its samples are here, and the one measured now.
+    ``taken``: in which run it was recorded, in words.
 
     It holds where the kernel is not slower than recorded, by more than ``spread`` beyond both intervals.
     """
@@ -47,6 +48,7 @@ class Figure:
     regime: Regime
     recorded_us: float
     recorded: Interval | None
+    taken: str
     measured: Interval
     spread: float
 
@@ -99,14 +101,15 @@ def reproduce(
     spread: float = SPREAD,
     lock_dir: Path | None = None,
 ) -> Reproduction:
-    """Build a kernel again, and measure the artifact in ``regime``, by default the one that it was selected in.
+    """Build a kernel again, and measure the artifact in ``regime``, by default the one that it was selected in. It is
+    held to the time that its manifest says, where that has none to the one that the data folder knows.
 
     Raises UntrustedArtifact, DeviceUnavailable where it is to be measured and its device is not here, InvalidRequest
     where no figure is recorded, BuildFailed, MeasurementFailed.
     """
     manifest = opened.package.manifest
     asked = regime or manifest.regime or "sustained"
-    recorded = recorded_time(opened, asked)
+    recorded = manifest_time(opened, asked) or recorded_time(opened, asked)
     if measure and recorded is None:
         raise InvalidRequest(f"{opened.where} has no recorded time in the regime {asked}: --no-measure builds alone")
     if measure:
@@ -116,8 +119,9 @@ def reproduce(
     kernels = _rebuilt(manifest, device, lock_dir)
     figure = None
     if measure and recorded is not None:
-        (taken,) = timed_now({"kernel": opened}, device, asked, seconds, lock_dir)
-        figure = Figure(asked, recorded.us, recorded.interval, median_interval(taken.samples_us), spread)
+        (now,) = timed_now({"kernel": opened}, device, asked, seconds, lock_dir)
+        measured = median_interval(now.samples_us)
+        figure = Figure(asked, recorded.us, recorded.interval, recorded.taken, measured, spread)
     said = (manifest.certificate or {}).get("environment")
     then = {str(name): str(value) for name, value in said.items()} if isinstance(said, dict) else {}
     return Reproduction(opened.where, kernels, figure, then, dict(environment()))

@@ -158,6 +158,20 @@ def test_loads_that_the_compiler_did_without_are_told_by_number_and_counted_in_t
     assert sum(access.requests for access in loads) == 8
 
 
+@pytest.mark.parametrize(("text", "requests"), [("64x64x64:f16:nt", 64), ("128x128x64:f16:nt", 256)])
+def test_a_share_of_several_accesses_leaves_whole_requests_of_all_their_wavefronts(text: str, requests: int) -> None:
+    """8 of 10 loads are left, of five accesses to each tile: 12.8 requests of each."""
+    gemm = Gemm.parse(text)
+    analysis, _ = built("mma", gemm, FAMILIES["mma"].default(gemm, _H200, "sustained"))
+    for operand in "ab":
+        mine = [access for access in analysis.accesses if (access.op, access.operand) == ("ldmatrix", operand)]
+        assert {access.fate for access in mine} == {
+            "8 of 10 of 16 bytes are left in the code, and so many of the requests counted"
+        }
+        assert sum(access.requests for access in mine) == requests
+        assert {access.wavefronts_per_request for access in mine} == {4.0}
+
+
 def test_equal_loads_under_conditions_of_their_own_are_counted_as_often_as_they_are_left() -> None:
     """n is odd: a bias is loaded beside each store of D, under the store's condition."""
     gemm = Gemm.parse("333x515x777:f16:tn:batch=3:bias:act=gelu:out=f32")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +15,7 @@ from tirgemm.artifact import Signer, Trust
 from tirgemm.gemm import Gemm
 from tirgemm.hardware import named_device
 from tirgemm.launch import Launch, scalar_args, tensor_args
+from tirgemm.service.views.comparison import PairedTimes, verdict
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.intervals import median_interval, ratio_interval
 from tirgemm.tuning.measure.requests import RaceOptions
@@ -76,6 +77,17 @@ def test_medians_without_samples_have_no_interval_and_it_is_said(run: Run, home:
     assert "They are of different runs" in out
     assert "There are not two times to compare" in run("one", "two", "--regime", "isolated")[1]
     assert json.loads(run("one", "two", "--json")[1])["ratio_interval"] is None
+
+
+def test_shipped_medians_have_no_interval_that_tells_which_is_faster() -> None:
+    class Shipped(NamedTuple):
+        samples: tuple[SampleSet, ...]
+        timings: Timings = Timings()
+
+    one, two = (Shipped((SampleSet((us,), "selection", {}, {"median_of": 22}),)) for us in (8.0, 10.0))
+    timing = PairedTimes.of(one, two, "sustained", "")
+    assert (timing.ratio, timing.ratio_interval) == (1.25, None)
+    assert not any("is faster" in sentence for sentence in verdict(timing, "A", "B"))
 
 
 def test_a_time_of_zero_is_none_and_a_kernel_that_launches_nothing_has_no_figures(run: Run, home: Path) -> None:

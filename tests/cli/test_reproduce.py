@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from tests.helpers.artifact_samples import CONFIG, SIGNER, certified, packed, rows_binary, rows_launch
 from tests.helpers.command_line import Run, own_folders, runner
 from tests.helpers.loadable_bench import LoadableBench
-from tests.helpers.stored_candidates import samples
-from tirgemm.artifact import Signer, Trust
+from tests.helpers.stored_candidates import RUN, samples
+from tirgemm.artifact import Signer, Trust, read
 from tirgemm.config import Config
 from tirgemm.detect import device
 from tirgemm.gemm import Gemm
@@ -23,9 +24,10 @@ from tirgemm.status import Role
 from tirgemm.timings import Timing, Timings
 from tirgemm.tuning.build.binary import Binary
 from tirgemm.tuning.intervals import Interval
-from tirgemm.tuning.records import SampleSet
+from tirgemm.tuning.records import Candidate, SampleSet, Status
 from tirgemm.tuning.records.memory_store import MemoryStore
 from tirgemm.tuning.workbench import Workbench
+from tirgemm.tuning_db.data_folder import open_store
 
 GEMM = Gemm.parse("9x17x19:f32:nt")
 VIEW = "tirgemm.service.views.reproduction"
@@ -47,11 +49,11 @@ class Bench(LoadableBench):
         return future
 
 
-def artifact(us: float = 8.0, role: Role = "tuned", **target: Any) -> bytes:
-    """An artifact as ``Bench`` builds it, on this machine but for ``target``."""
+def artifact(us: float = 8.0, role: Role = "tuned", at: str = "", **target: Any) -> bytes:
+    """An artifact as ``Bench`` builds it, on this machine but for ``target``, timed ``at`` some time."""
     bench = Bench(device("cpu").with_(**target), MemoryStore())
     binary = bench.build(GEMM, CONFIG).result()
-    timings = Timings({"sustained": Timing(us)})
+    timings = Timings({"sustained": Timing(us, conditions={"at": at} if at else {})})
     certificate = {"environment": {"python": "3.1"}}
     return bench.package(GEMM, CONFIG, binary, certificate=certificate, timings=timings, selected=("sustained", role))
 
@@ -110,6 +112,24 @@ def test_a_figure_that_does_not_hold_fails(run: Run, tmp_path: Path, measured: C
     assert run("k")[0] == 0, "faster than recorded is no loss"
 
 
+def test_a_file_is_held_to_the_time_that_it_says_not_to_that_of_a_later_run(
+    run: Run, tmp_path: Path, measured: Callable[[float], None]
+) -> None:
+    data = artifact(8.0, at=str(RUN["at"]))
+    (tmp_path / "k").write_bytes(data)
+    made = read(data, Trust.of(SIGNER.public)).manifest
+    later = RUN | {"at": "2026-08-01T13:00:00+00:00"}
+    sets = [SampleSet(samples(us), "report", {}, conditions) for us, conditions in ((8.0, RUN), (12.0, later))]
+    candidate = Candidate(GEMM, made.device.key, "sustained", CONFIG, Status.MEASURED)
+    with open_store(tmp_path / "store") as store:
+        store.add_candidate(replace(candidate, kernel_sha256=made.kernel_sha256, sample_sets=tuple(sets)))
+    measured(10.0)
+    code, out, _ = run("k", "--data", tmp_path / "store")
+    assert (code, "8.00 us a call, sustained, as its manifest says, 2026-08-01 12:00:00 UTC" in out) == (1, True)
+    interval = json.loads(run("k", "--data", tmp_path / "store", "--json")[1])["figure"]["recorded"]
+    assert interval["low"] < 8.0 < interval["high"] < 9.0, "of the samples of its own run"
+
+
 def test_another_build_fails_whatever_its_time(
     run: Run, tmp_path: Path, measured: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +166,7 @@ def test_what_cannot_be_measured_is_said(run: Run, tmp_path: Path) -> None:
 
 def test_a_figure_holds_up_to_its_spread_beyond_both_intervals() -> None:
     def holds(low: float, recorded: Interval | None = None) -> bool:
-        return Figure("sustained", 10.0, recorded, Interval(low + 0.5, low, low + 1), 0.05).holds
+        return Figure("sustained", 10.0, recorded, "", Interval(low + 0.5, low, low + 1), 0.05).holds
 
     assert (holds(10.5), holds(10.6)) == (True, False)
     assert holds(10.9, Interval(10.0, 9.5, 10.5)), "the recorded one is as uncertain"

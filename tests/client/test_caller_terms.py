@@ -232,6 +232,22 @@ def test_a_mistake_is_named_with_its_value_and_the_choices(
             "store is 5; give a Store, or None to keep nothing: the data folder is TIRGEMM_DATA's",
         ),
         (
+            lambda: tirgemm.Client(SERVICE).submit(cast(Any, ["64x64x64"])),
+            "gemm is ['64x64x64']; give a tirgemm.Gemm, or its text such as '4096x4096x4096:f16:nt'",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).submit_batch("64x64x64"),
+            "gemms is '64x64x64'; give a list of problems",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).submit_batch(cast(Any, tirgemm.Gemm(64, 64, 64))),
+            "gemms is '64x64x64:f16:nt'; give a list of problems",
+        ),
+        (
+            lambda: tirgemm.Client(SERVICE).locked_kernel("absent", "qkv"),
+            "absent: No such file or directory",
+        ),
+        (
             lambda: tirgemm.Client(SERVICE).kernel("64x64x64", device=cast(Any, 5)),
             "a device is a name such as cpu, cuda:0 or sm_80, not 5",
         ),

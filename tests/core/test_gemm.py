@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +72,15 @@ def test_operands_lie_inside_their_spans(gemm: Gemm) -> None:
     for operand in OPERANDS:
         rows, cols = (evaluate(d, gemm.m_max) for d in gemm.matrix(operand))
         assert gemm.span(operand) >= rows * cols * gemm.batch
+
+
+def test_sizes_may_be_numpy_integers() -> None:
+    gemm = Gemm(np.int64(255), np.int32(253), np.uint16(257), batch=np.int64(3))  # type: ignore[arg-type]
+    assert gemm == Gemm(255, 253, 257, batch=3)
+    assert json.loads(json.dumps(gemm.to_json()))["m"] == 255
+    for bad in (True, np.float64(255), np.array([255])):
+        with pytest.raises(InvalidGemm, match=r"gemm field (m|n) is .* it must be an integer"):
+            Gemm(255, bad, 257)  # type: ignore[arg-type]
 
 
 def test_all_defaults_is_the_short_text() -> None:

@@ -69,6 +69,7 @@ def test_jobs_are_listed_in_80_columns_and_filtered(service: Service, run: Run) 
     code, out, err = run("jobs", "list", "--url", service.url)
     assert (code, err) == (0, "")
     assert all(text in out for text in (first, second, "cancelled", "queued", ODD, LONG))
+    assert "trials" not in out, "the column of trials is of what may be tried, not of what was"
     assert max(len(line) for line in out.splitlines() if LONG not in line) <= 80
     for options, ids in (
         (("--gemm", "129x67x31"), [first]),

@@ -14,7 +14,7 @@ from tirgemm.artifact import Trust
 from tirgemm.artifact.trust import trusted
 from tirgemm.detect import device as detect_device
 from tirgemm.device import Device
-from tirgemm.errors import InvalidRequest
+from tirgemm.errors import InvalidGemm, InvalidRequest
 from tirgemm.gemm import Gemm, Range, regime_named
 
 Trusted: TypeAlias = "Trust | str | Path | Iterable[str] | None"
@@ -30,6 +30,8 @@ def as_gemm(
             raise InvalidRequest("give a whole Gemm (or its text) or m (number or Range), n, k and fields, not both")
         return m if isinstance(m, Gemm) else Gemm.parse(m)
     if n is None or k is None:
+        if not isinstance(m, (SupportsIndex, Range)):
+            raise InvalidGemm(f"gemm is {m!r:.80}; give a tirgemm.Gemm, or its text such as '4096x4096x4096:f16:nt'")
         raise InvalidRequest(f"m is {m}; n and k are missing")
     rows = str(m) if isinstance(m, Range) else _integer(m)
     return Gemm.from_json({"m": rows, "n": _integer(n), "k": _integer(k)} | fields)

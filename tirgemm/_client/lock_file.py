@@ -62,8 +62,11 @@ class LockFile:
 
     @classmethod
     def read(cls, path: Path) -> LockFile:
-        """Read ``path``. Raises InvalidRequest for what is no lock file, or one of a newer version, and OSError."""
-        data = read_regular(path, MAX_FILE_BYTES)
+        """Read ``path``. Raises InvalidRequest for what cannot be read, is no lock file, or one of a newer version."""
+        try:
+            data = read_regular(path, MAX_FILE_BYTES)
+        except OSError as error:
+            raise InvalidRequest(f"{path}: {error.strerror or error}") from error
         if len(data) > MAX_FILE_BYTES:
             raise InvalidRequest(f"{path} is larger than a lock file may be, which is {MAX_FILE_BYTES} bytes")
         try:
@@ -73,7 +76,7 @@ class LockFile:
             listed = _object(document["kernels"], "its member kernels")
             return cls({name: _locked(f"its entry {name!r:.200}", value) for name, value in listed.items()})
         except (ValueError, TirgemmError) as error:
-            raise InvalidRequest(f"{path} is no lock file: {error}") from error
+            raise InvalidRequest(f"{path} is no lock file: {error}; `tirgemm lock` writes one") from error
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all; the same kernels give the same bytes. Raises InvalidRequest."""

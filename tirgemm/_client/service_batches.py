@@ -12,6 +12,7 @@ from tirgemm._client.server_trust import ServerTrust
 from tirgemm._client.service_documents import BATCH, BATCH_SUMMARY, Document, checked, documents
 from tirgemm._client.watch import watch
 from tirgemm.device import Device
+from tirgemm.errors import InvalidRequest
 from tirgemm.gemm import Gemm, regime_named
 
 
@@ -40,6 +41,8 @@ class ServiceBatches:
         ``other_devices`` hold for each.
         """
         regime_named(regime)
+        if isinstance(gemms, (Gemm, str)):
+            raise InvalidRequest(f"gemms is {str(gemms)!r:.80}; give a list of problems")
         self._server.check()
         body = {
             "gemms": [str(as_gemm(gemm, None, None, {})) for gemm in gemms],

@@ -45,7 +45,7 @@ def list_jobs(
             "status",
             "problem",
             "device",
-            Column("trials", number=True, optional=2),
+            Column("budget", number=True, optional=2),
             Column("priority", number=True, optional=3),
             Column("asked", optional=1),
         )

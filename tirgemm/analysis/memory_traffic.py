@@ -6,7 +6,7 @@ the compiler merged, removed or hoisted are counted as they run; without it the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import prod
@@ -234,6 +234,7 @@ def analyse_kernel(
     boxes = _boxes(function, kernel, m)
     values = {f"blockIdx.{axis}": e for axis, e in zip("xyz", grid, strict=True)}
     tensors = operands(accesses, {**values, LANE: LANES, WARP: -(-prod(kernel.block) // LANES)})
+    matching = _of_whole_requests(matching, tallies, tensors)
     reports = tuple(
         replace(
             _report(access, tallies[access], matching, failed.get(access, ""), model, boxes),
@@ -243,6 +244,22 @@ def analyse_kernel(
     )
     named = [Unknown(f"{a.op} of {a.operand or a.buffer}", a.unknown) for a in reports if a.unknown]
     return KernelAnalysis(kernel.symbol, code is not None, reports, (*tree.unknown, *named, *matching.unmatched))
+
+
+def _of_whole_requests(matching: Matching, tallies: Mapping[Access, Tally], tensors: Mapping[Access, str]) -> Matching:
+    """The same with shares that leave whole requests of each access, so that each keeps its wavefronts a request. What
+    rounding takes from one, the next of its kind gets: their sum is right."""
+    forms = dict(matching.forms)
+    over: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for access, form in matching.forms.items():
+        written, site = tallies[access].requests, access.first
+        if form.share != 1.0 and written:
+            kind = (site.buffer, site.op, tensors.get(access, site.operand), form.words)
+            over[kind] += written * form.share
+            whole = round(over[kind])
+            over[kind] -= whole
+            forms[access] = replace(form, share=whole / written)
+    return replace(matching, forms=forms)
 
 
 def _extents(kernel: KernelLaunch, grid: tuple[int, int, int]) -> dict[str, int]:

@@ -28,9 +28,11 @@ def snippets(record: KernelRecord, url: str, key: str, *, signed_in: bool) -> tu
         f'kernel = tirgemm.load(client.artifact("{sha256}"), trust=client.trust)\n'
     )
     gemm, device = shlex.quote(str(record.gemm)), shlex.quote(record.device.key)
+    accepts = " --unverified" if record.role == "unverified" else ""
     shell = (
         f"tirgemm trust add {url} {key}  # compare it with whoever runs the service\n"
-        f"tirgemm get {gemm} --url {url} --device {device} --regime {record.regime} --output kernel.tirgemm\n"
+        f"tirgemm get {gemm} --url {url} --device {device} --regime {record.regime}{accepts} "
+        "--output kernel.tirgemm\n"
     )
     header = f' -H "Authorization: Bearer ${VARIABLE}"' if signed_in else ""
     http = (

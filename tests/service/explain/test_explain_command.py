@@ -46,7 +46,7 @@ def test_the_command_prints_a_report_or_one_document_and_writes_the_page(
         ([], "neither GEMM nor --kernel"),
         (["64x64x64", "--kernel", "ab"], "GEMM '64x64x64' and --kernel 'ab' given"),
         (["--kernel", "ab", "--family", "simt"], "leave out --family simt"),
-        (["--kernel", "ab", "--as-written"], "leave out --as-written"),
+        (["--kernel", "ab", "--as-written"], "--kernel ab is told from its machine code: leave out --as-written"),
         (["--kernel", "ab", "--regime", "isolated", "--m", "3"], "leave out --m 3, --regime isolated"),
         (["--kernel", "ab"], "there is no kernel 'ab'"),
         (

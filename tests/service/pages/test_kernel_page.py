@@ -135,7 +135,10 @@ def test_the_certificate_is_told_test_by_test(service: Service) -> None:
 
 
 def test_unverified_fallback_cpu_and_set_kernels_are_told_as_such(service: Service) -> None:
-    unverified = page(service, f"/kernels/{searched_kernel(service.store, role='unverified').id}")
+    build = searched_kernel(service.store, role="unverified").id
+    unverified = page(service, f"/kernels/{build}")
+    assert ("and tested under" in unverified, "which is not this kernel" in unverified) == (False, False)
+    assert " --regime sustained --unverified --output " in document(service, f"/kernels/{build}")["snippets"][1]["text"]
     assert "Nobody has run this build" in unverified
     assert "None: nobody verified this build." in unverified
     assert "Estimated, not measured: 10.00" in unverified
