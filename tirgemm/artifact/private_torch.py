@@ -133,7 +133,7 @@ _frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, of which dynamo compiles nothing, nor of what it calls. As torch.compiler.disable, which imports
     dynamo (two seconds) and adds calls to each."""
-    if not hasattr(_frames, "set_code_exec_strategy"):
+    if not (hasattr(_frames, "set_code_exec_strategy") and hasattr(_frames, "_FrameExecStrategy")):
         disable: Callable[..., Callable[..., Any]] = getattr(torch, "_disable_dynamo", torch.compiler.disable)
         return disable(function)
     skip = _frames._FrameAction.SKIP
