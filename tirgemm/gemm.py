@@ -56,8 +56,17 @@ class Range:
     low: int
     high: int
 
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, _whole(getattr(self, name)))
+
     def __str__(self) -> str:
         return f"{self.low}..{self.high}"
+
+
+def _whole(value: Any) -> Any:
+    """``value``, an integer of another type (NumPy's, say) as an int."""
+    return int(value) if type(value) not in (int, bool) and isinstance(value, Integral) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +315,7 @@ class Gemm:
 
     def _check_types(self) -> None:
         for name in ("m", *_SIZES):
-            value: object = getattr(self, name)
-            if type(value) not in (int, bool) and isinstance(value, Integral):
-                object.__setattr__(self, name, int(value))  # NumPy's, say.
+            object.__setattr__(self, name, _whole(getattr(self, name)))
         for name in _SIZES:
             if type(getattr(self, name)) is not int:
                 raise InvalidGemm(f"gemm field {name} is {getattr(self, name)!r}; it must be an integer")

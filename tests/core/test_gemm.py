@@ -77,6 +77,7 @@ def test_operands_lie_inside_their_spans(gemm: Gemm) -> None:
 def test_sizes_may_be_numpy_integers() -> None:
     gemm = Gemm(np.int64(255), np.int32(253), np.uint16(257), batch=np.int64(3))  # type: ignore[arg-type]
     assert gemm == Gemm(255, 253, 257, batch=3)
+    assert Gemm(Range(np.int64(1), np.uint8(64)), 8, 8) == Gemm(Range(1, 64), 8, 8)  # type: ignore[arg-type]
     assert json.loads(json.dumps(gemm.to_json()))["m"] == 255
     for bad in (True, np.float64(255), np.array([255])):
         with pytest.raises(InvalidGemm, match=r"gemm field (m|n) is .* it must be an integer"):
