@@ -240,6 +240,7 @@ def test_a_source_is_asked_once_a_problem_and_its_kernels_serve_the_next_calls(w
 @pytest.mark.parametrize("wait", [False, True])
 def test_why_a_source_made_no_kernel_is_told(wait: bool) -> None:
     from tirgemm.torch import routed
+    from tirgemm.torch.kernel_table import TABLE
 
     gemm = Gemm(4, 5, 11, "f32", "nn")
     with routed("default", source=SampleSource(fails=True), wait=wait) as counted:
@@ -247,6 +248,12 @@ def test_why_a_source_made_no_kernel_is_told(wait: bool) -> None:
         until(lambda: gemm in counted.failures)
     assert str(counted).splitlines()[2:] == [f"  no kernel for {gemm}: {counted.failures[gemm]}"]
     assert "the compiler went away" in counted.failures[gemm]
+    assert counted.prepare(SampleSource(refuses=[gemm])) == {gemm: "no family writes it"}
+    assert counted.failures == {gemm: "no family writes it"}
+    source = SampleSource()
+    assert counted.prepare(source) == counted.failures == {}
+    for each in source.made:
+        TABLE.remove(each)
 
 
 def test_what_was_missing_is_prepared_as_one_group() -> None:

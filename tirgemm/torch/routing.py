@@ -33,7 +33,7 @@ _COPIED = ("strides", "batch stride")
 class RoutedCalls:
     """What became of the calls within ``routed``: how many of each operator were ``served``, and how many PyTorch
     computed, by reason. ``missing`` are the problems without a kernel, in the order in which they came; ``failures``
-    says why the source of ``routed`` made none of them."""
+    says why a source made none of them."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     missing: dict[Gemm, Device] = field(default_factory=dict)
@@ -70,7 +70,11 @@ class RoutedCalls:
         preparations = [checked.prepare(gemms, device, policy, TABLE.add) for device, gemms in groups.items()]
         for preparation in preparations:
             preparation.wait()
-        return {gemm: why for preparation in preparations for gemm, why in preparation.failures.items()}
+        failures = {gemm: why for preparation in preparations for gemm, why in preparation.failures.items()}
+        for gemm in self.missing:
+            self.failures.pop(gemm, None)
+        self.failures.update(failures)
+        return failures
 
     def __str__(self) -> str:
         lines = [f"{self.served} of {self.total} products by kernels"]
