@@ -75,13 +75,17 @@ def test_operands_lie_inside_their_spans(gemm: Gemm) -> None:
 
 
 def test_sizes_may_be_numpy_integers() -> None:
-    gemm = Gemm(np.int64(255), np.int32(253), np.uint16(257), batch=np.int64(3))  # type: ignore[arg-type]
+    sizes: list[Any] = [np.int64(255), np.int32(253), np.uint16(257), np.int64(3)]
+    ends: list[Any] = [np.int64(1), np.uint8(64)]
+    m, n, k, batch = sizes
+    gemm = Gemm(m, n, k, batch=batch)
     assert gemm == Gemm(255, 253, 257, batch=3)
-    assert Gemm(Range(np.int64(1), np.uint8(64)), 8, 8) == Gemm(Range(1, 64), 8, 8)  # type: ignore[arg-type]
+    assert Gemm(Range(*ends), 8, 8) == Gemm(Range(1, 64), 8, 8)
     assert json.loads(json.dumps(gemm.to_json()))["m"] == 255
-    for bad in (True, np.float64(255), np.array([255])):
+    wrong: list[Any] = [True, np.float64(255), np.array([255])]
+    for bad in wrong:
         with pytest.raises(InvalidGemm, match=r"gemm field (m|n) is .* it must be an integer"):
-            Gemm(255, bad, 257)  # type: ignore[arg-type]
+            Gemm(255, bad, 257)
 
 
 def test_all_defaults_is_the_short_text() -> None:

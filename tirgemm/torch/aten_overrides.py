@@ -1,7 +1,9 @@
-"""ATen operator overrides: PyTorch's matrix products on the CPU and CUDA, dispatched by ``torch.library`` to a handler.
+"""Overrides of PyTorch's ATen operators ``mm``, ``addmm``, ``bmm`` and ``baddbmm`` on the CPU and CUDA.
 
-The override lies below autograd, autocast and every dispatch mode: it sees plain tensors, and gradients are PyTorch's.
-It is installed once a process and stays: taking it out while another thread is inside would crash that thread.
+Registered through ``torch.library``, an override calls the thread's handler, which returns the product or declines;
+where it declines, or none is set, PyTorch's own kernel runs. Overrides lie below autograd, autocast and every dispatch
+mode: they see plain tensors, and gradients are PyTorch's. They are installed once a process and stay: removing them
+while another thread is inside would crash that thread.
 """
 
 from __future__ import annotations

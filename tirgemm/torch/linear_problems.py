@@ -66,9 +66,9 @@ class LinearProblems:
             return f"one of its parameters is a {other} now"
         if (bias is not None) != asked.bias:
             return f"it has {'no' if bias is None else 'a'} bias now: accelerate it again"
-        return (
-            "" if _is_laid_out(weight, asked) else f"its weight has strides {weight.stride()} now: accelerate it again"
-        )
+        if not _is_laid_out(weight, asked):
+            return f"its weight has strides {weight.stride()} now: accelerate it again"
+        return ""
 
     def left_to_pytorch(self, table: KernelTable) -> bool:
         """Whether PyTorch is left all rows of all its problems."""
@@ -81,6 +81,7 @@ def _other_type(*parameters: torch.Tensor | None) -> str:
 
 
 def _is_laid_out(weight: torch.Tensor, asked: Gemm) -> bool:
+    """Whether ``asked`` reads a weight with these strides."""
     try:
         layout = layout_of(weight.mT.shape, weight.mT.stride(), "t")
     except NotServed:
@@ -168,8 +169,9 @@ def _problems(
         n, k = weight.shape
         problem = partial(Gemm, n=n, k=k, dtype=dtype, layout=f"n{layout.letter}", ldb=layout.leading, align=align)
         gemms = tuple(problem(m, bias=bias is not None, act=act, invariant=invariant) for m in rows)
-        unpacked = prepack and already and weight.device.type == "cpu" and not module._prepack
-        reason = (_ALREADY + ", without prepack=True" * unpacked) * already
+        if already:
+            unpacked = prepack and weight.device.type == "cpu" and not module._prepack
+            reason = f"{_ALREADY}, without prepack=True" if unpacked else _ALREADY
         return LinearProblems(names, module, gemms, device_of(weight.device), reason, already)
     except NotServed as error:
         reason = f"its parameters are not for kernels: {error}"

@@ -1,10 +1,9 @@
-"""Access tree of a lowered TIR ``PrimFunc``: its memory accesses (loads, stores, TMA copies, MMA operands) under their
-loops and conditions.
+"""Extraction of all memory accesses from a lowered TIR ``PrimFunc``, as a tree of its loops and branches.
 
-``access_tree`` takes the function that code generation takes.
-An access (``Site``) has its address as an expression of thread and loop variables, its width in bytes, and the
-conditions under which it runs. Addresses and conditions that cannot be analysed contain an unknown symbol; calls that
-are not modelled are ``Unknown`` nodes with a name and a reason.
+The leaves are loads, stores, TMA copies and the shared-memory operands of MMA instructions. Each (``Site``) has its
+address as an expression of thread and loop variables, its width in bytes and the conditions under which it runs. An
+address that cannot be analysed contains an unknown symbol; a call that is not modelled is an ``Unknown`` leaf with a
+name and a reason. The ``PrimFunc`` is the one that TVM's CUDA code generator takes.
 """
 
 # Methods are named for the classes of TVM that they visit.
